@@ -1,0 +1,168 @@
+#include "engine/engine.h"
+
+#include <assert.h>
+
+#include "engine/engine_impl.h"
+
+void engine_free(struct engine *m)
+{
+    if (m)
+        m->ops->free(m);
+}
+
+const struct engine_info *engine_describe(const struct engine *m)
+{
+    return &m->info;
+}
+
+enum err seq_new(struct engine *m, void *user, struct seq **out, struct error *e)
+{
+    struct seq *s;
+    enum err rc = m->ops->seq_new(m, &s, e);
+    if (rc)
+        return rc;
+    s->m = m;
+    s->user = user;
+    *out = s;
+    return OK;
+}
+
+void seq_free(struct seq *s)
+{
+    if (s)
+        s->m->ops->seq_free(s);
+}
+
+uint64_t seq_position(const struct seq *s)
+{
+    return s->m->ops->seq_position(s);
+}
+
+static enum err check_ids(const struct seq *s, const char *what, const uint32_t *ids,
+                          uint64_t n, struct error *e)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (ids[i] >= s->m->info.vocab_size)
+            return err_set(e, ERR_INVAL, "%s: id %u at %llu of %llu, the vocabulary has %u",
+                           what, ids[i], (unsigned long long)i, (unsigned long long)n,
+                           s->m->info.vocab_size);
+    return OK;
+}
+
+enum err seq_input(struct seq *s, const uint32_t *ids, uint64_t n, enum prefill_mode mode,
+                   struct error *e)
+{
+    if (!n)
+        return err_set(e, ERR_INVAL, "input segment: no ids");
+    enum err rc = check_ids(s, "input segment", ids, n, e);
+    return rc ? rc : s->m->ops->seq_input(s, ids, n, mode, e);
+}
+
+enum err seq_generate(struct seq *s, const struct generate_options *g, struct error *e)
+{
+    if (!g->max_tokens)
+        return err_set(e, ERR_INVAL, "generate: max_tokens is 0");
+    if (g->end_with_given && !g->n_given)
+        return err_set(e, ERR_INVAL, "generate: a forced run without ids");
+    enum err rc = check_ids(s, "given ids", g->given, g->n_given, e);
+    return rc ? rc : s->m->ops->seq_generate(s, g, e);
+}
+
+void seq_cancel(struct seq *s)
+{
+    s->m->ops->seq_cancel(s);
+}
+
+struct seq_digest seq_digest(const struct seq *s)
+{
+    return s->m->ops->seq_digest(s);
+}
+
+bool seq_segment_open(const struct seq *s, uint64_t *start, enum prefill_mode *mode)
+{
+    return s->m->ops->seq_segment_open(s, start, mode);
+}
+
+bool engine_has_work(const struct engine *m)
+{
+    return m->ops->has_work(m);
+}
+
+enum err engine_step(struct engine *m, struct engine_event *events, size_t cap,
+                     size_t *n_events, struct error *e)
+{
+    assert(cap >= ENGINE_MIN_EVENTS);
+    return m->ops->step(m, events, cap, n_events, e);
+}
+
+void engine_interrupt(struct engine *m)
+{
+    m->ops->interrupt(m);
+}
+
+enum err seq_export_rows(const struct seq *s, uint32_t plane, uint64_t row0, uint64_t n_rows,
+                         void *dst, struct error *e)
+{
+    const struct state_layout *l = s->m->info.layout;
+    if (plane >= l->n_planes)
+        return err_set(e, ERR_INVAL, "export: plane %u of %u", plane, l->n_planes);
+    uint64_t have = state_rows(&l->planes[plane], seq_position(s));
+    if (row0 > have || n_rows > have - row0)
+        return err_set(e, ERR_INVAL, "export: rows %llu+%llu of plane %s, which has %llu",
+                       (unsigned long long)row0, (unsigned long long)n_rows,
+                       l->planes[plane].name, (unsigned long long)have);
+    return s->m->ops->seq_export_rows(s, plane, row0, n_rows, dst, e);
+}
+
+enum err seq_export_tip(const struct seq *s, void *dst, struct error *e)
+{
+    return s->m->ops->seq_export_tip(s, dst, e);
+}
+
+enum err seq_import_begin(struct seq *s, uint64_t n_tokens, struct state_regions *out,
+                          struct error *e)
+{
+    if (seq_position(s))
+        return err_set(e, ERR_CONFLICT, "import: the sequence has %llu tokens already",
+                       (unsigned long long)seq_position(s));
+    if (!n_tokens)
+        return err_set(e, ERR_INVAL, "import: no tokens");
+    if (n_tokens > s->m->info.max_tokens)
+        return err_set(e, ERR_LIMIT, "import: %llu tokens, the context holds %llu",
+                       (unsigned long long)n_tokens, (unsigned long long)s->m->info.max_tokens);
+    return s->m->ops->seq_import_begin(s, n_tokens, out, e);
+}
+
+enum err seq_import_tip(struct seq *s, const void *tip, size_t n_bytes,
+                        const struct seq_digest *digest, struct error *e)
+{
+    if (n_bytes != s->m->info.layout->tip_bytes)
+        return err_set(e, ERR_FORMAT, "tip: %zu bytes, want %llu", n_bytes,
+                       (unsigned long long)s->m->info.layout->tip_bytes);
+    return s->m->ops->seq_import_tip(s, tip, n_bytes, digest, e);
+}
+
+static enum err check_tape(const struct seq *s, const struct tape_view *t, struct error *e)
+{
+    uint64_t at = 0;
+    for (size_t i = 0; i < t->n_segments; i++) {
+        if (t->segments[i].start != at)
+            return err_set(e, ERR_INVAL, "tape: segment %zu starts at %llu, want %llu", i,
+                           (unsigned long long)t->segments[i].start, (unsigned long long)at);
+        at += t->segments[i].len;
+    }
+    if (at < t->n_ids)
+        return err_set(e, ERR_INVAL, "tape: %llu ids, its segments end at %llu",
+                       (unsigned long long)t->n_ids, (unsigned long long)at);
+    return check_ids(s, "tape", t->ids, t->n_ids, e);
+}
+
+enum err seq_rebuild(struct seq *s, const struct tape_view *tape, enum resume_mode mode,
+                     uint64_t *n_replayed, struct error *e)
+{
+    if (mode != RESUME_DEEP && mode != RESUME_REPLAY)
+        return err_set(e, ERR_INVAL, "rebuild: mode %s, want deep or replay",
+                       resume_mode_name(mode));
+    enum err rc = check_tape(s, tape, e);
+    return rc ? rc : s->m->ops->seq_rebuild(s, tape, mode, n_replayed, e);
+}
