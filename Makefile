@@ -13,7 +13,7 @@ LIBS    := sqlite3 libcurl jansson liburing libsodium libuv libutf8proc libzstd
 
 CC      ?= gcc
 OPT     ?= -O2
-CPPFLAGS += -I. -D_GNU_SOURCE $(if $(filter asan tsan fuzz,$(VARIANT)),,-D_FORTIFY_SOURCE=2)
+CPPFLAGS += -I. -D_GNU_SOURCE -include base/banned.h $(if $(filter asan tsan fuzz,$(VARIANT)),,-D_FORTIFY_SOURCE=2)
 WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wdouble-promotion \
            -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition -Wcast-qual -Wcast-align \
            -Wwrite-strings -Wundef -Wvla -Walloca -Wformat=2 -Wimplicit-fallthrough -Wswitch-enum \
