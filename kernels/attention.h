@@ -1,0 +1,55 @@
+/* Attention of a run of consecutive tokens of one sequence: one softmax over the window, the
+ * selected compressed rows and a sink, per head. Key = value, one KV head for all heads.
+ *
+ * q     [n][n_head][d] f32; query i stands at position pos0 + i
+ * ring  [window] rows of window_format: position p < pos0 lies in slot p % window
+ * keys  [n] rows of window_format: the run's own keys, positions pos0 .. pos0+n-1. The ring is
+ * not written: the caller copies the run's last `window` keys into it afterwards, so that how a
+ *       segment is cut into runs changes nothing
+ * rows  compressed rows of row_format, numbers 0 .. ; NULL without
+ * sel   [n][n_sel] i32: row numbers, ascending; -1 is skipped wherever it stands. NULL without
+ * sink  [n_head] f32: a logit that takes weight and gives no value
+ * out   [n][n_head][d] f32; may not overlap q
+ *
+ * Query i sees window positions max(lo, p+1-window) .. p, p = pos0 + i (oldest first), then its
+ * rows. lo is the first position whose key exists: 0, or the start of a replayed tail. With
+ * `block` (draft layers) there is no causal mask inside the run: every query sees ring
+ * positions max(lo, pos0-window) .. pos0-1, then all n keys.
+ *
+ * s_t = scale * (q k_t); out = sum_t e^(s_t-M) k_t / (sum_t e^(s_t-M) + e^(sink-M)). A query
+ * without any visible key gives zeros. K_EXACT: sums over keys in the order above, M the
+ * largest s. prob = K_BF16 is the released reference's form: online over blocks of 64 list
+ * entries (a -1 counts as an entry), M the running maximum, e^(s-M) rounded to bf16 in front of
+ * the value but not in the denominator. `round` rounds out. Tolerance: K_TOL_ATTENTION * max|k|
+ * with K_EXACT. Several sequences: one call each. Source: model.md sections 5 (4.), 11.3, 12.
+ */
+#ifndef KERNELS_ATTENTION_H
+#define KERNELS_ATTENTION_H
+
+#include "kernels/types.h"
+
+#define K_TOL_ATTENTION 5e-6f
+
+struct k_attention {
+    const float *q;
+    float *out;
+    size_t n;
+    uint32_t n_head, d;
+
+    const void *ring, *keys;
+    enum k_format window_format;
+    uint32_t window; /* W; 0: no window keys at all (ring and keys unused) */
+    uint64_t pos0, lo;
+    bool block;
+
+    const void *rows;
+    enum k_format row_format;
+    const int32_t *sel;
+    uint32_t n_sel;
+
+    const float *sink;
+    float scale; /* d^-1/2 */
+    enum k_round prob, round;
+};
+
+#endif

@@ -1,0 +1,109 @@
+/* The table of operations that the forward pass is written over, once for every backend.
+ *
+ *     AUTO(kernels) struct kernels k = {0};
+ *     rc = kernels_cpu(&k, NULL, pool, e);       or kernels_ref(&k, pool, e)
+ *     float *x = k.alloc(&k, n * d * sizeof *x);
+ *     k.rmsnorm(&k, &(struct k_rmsnorm){.x = x, .w = w, .y = x, .n = n, .d = d, .eps =
+ * 1e-20f}); rc = k.sync(&k, e);
+ *
+ * Every pointer in an argument struct is memory of this backend (alloc) or, where the backend's
+ * `host_memory` is true, any host memory; the struct itself is only read during the call. Ops
+ * return nothing: on a device they are queued in call order, and the first failure (scratch
+ * memory, device) is kept. Later ops then do nothing, and sync() waits and reports it. n = 0 is
+ * allowed everywhere and does nothing.
+ *
+ * Shapes are the caller's to check: a wrong shape is a bug (assert), never an input error.
+ * Values are not: NaN and Inf pass through as IEEE arithmetic would have them and never crash.
+ *
+ * Invariance, of every op here: a row's result has the same bits whatever else is in the call,
+ * however rows are divided over calls, and however many threads run. Order of sums depends on
+ * the summed dimension only. Different backends differ in the last bits; `numerics` names the
+ * class.
+ *
+ * A table and its memory belong to one thread; the pool's workers serve it during a call. */
+#ifndef KERNELS_KERNELS_H
+#define KERNELS_KERNELS_H
+
+#include "base/auto.h"
+#include "base/err.h"
+#include "kernels/attention.h"
+#include "kernels/compress.h"
+#include "kernels/embed.h"
+#include "kernels/engram.h"
+#include "kernels/hc.h"
+#include "kernels/index.h"
+#include "kernels/linear.h"
+#include "kernels/moe.h"
+#include "kernels/quant.h"
+#include "kernels/rmsnorm.h"
+#include "kernels/rope.h"
+#include "kernels/route.h"
+#include "kernels/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct pool;
+struct k_ctx;
+
+struct kernels {
+    const char *numerics; /* class and revision: "ref/1", "cpu-avx512bf16/1"; static */
+    bool host_memory;     /* the engine may read and write buffers directly */
+    struct k_ctx *ctx;    /* the backend's own: pool, scratch, first failure */
+
+    /* Page-aligned zeroed memory for activations, rings and planes; NULL when there is none. */
+    void *(*alloc)(struct kernels *k, size_t bytes);
+    void (*free)(struct kernels *k, void *p); /* NULL is fine */
+    /* Host to backend, backend to host, inside the backend; in order with the ops. Ranges of
+     * copy may not overlap. copy_out waits for what was queued before it. */
+    void (*copy_in)(struct kernels *k, void *dst, const void *src, size_t bytes);
+    void (*copy_out)(struct kernels *k, void *dst, const void *src, size_t bytes);
+    void (*copy)(struct kernels *k, void *dst, const void *src, size_t bytes);
+    /* Waits for all queued work; the first failure since the last sync, which it clears:
+     * ERR_NOMEM, ERR_GPU. After a failure the outputs of the ops since then are undefined. */
+    NODISCARD enum err (*sync)(struct kernels *k, struct error *e);
+
+    /* Puts a resident weight into the form this backend multiplies fastest (w->packed); w->data
+     * may then be unmapped only if the backend says so (it does not today). Optional: every op
+     * takes unpacked weights, with the same bits. ERR_NOMEM; w is unchanged then. */
+    NODISCARD enum err (*pack)(struct kernels *k, struct k_weight *w, struct error *e);
+    void (*unpack)(struct kernels *k, struct k_weight *w);
+
+    void (*embed)(struct kernels *k, const struct k_embed *a);
+    void (*hc_mix)(struct kernels *k, const struct k_hc_mix *a);
+    void (*hc_collapse)(struct kernels *k, const struct k_hc_collapse *a);
+    void (*hc_update)(struct kernels *k, const struct k_hc_update *a);
+    void (*rmsnorm)(struct kernels *k, const struct k_rmsnorm *a);
+    void (*linear)(struct kernels *k, const struct k_linear *a);
+    void (*rope_table)(struct kernels *k, const struct k_rope_table *a);
+    void (*rope)(struct kernels *k, const struct k_rope *a);
+    void (*encode)(struct kernels *k, const struct k_encode *a);
+    void (*decode)(struct kernels *k, const struct k_decode *a);
+    void (*fake_quant)(struct kernels *k, const struct k_fake_quant *a);
+    void (*compress)(struct kernels *k, const struct k_compress *a);
+    void (*attention)(struct kernels *k, const struct k_attention *a);
+    void (*index)(struct kernels *k, const struct k_index *a);
+    void (*route)(struct kernels *k, const struct k_route *a);
+    void (*moe)(struct kernels *k, const struct k_moe *a);
+    void (*engram_rows)(struct kernels *k, const struct k_engram_rows *a);
+    void (*engram_gate)(struct kernels *k, const struct k_engram_gate *a);
+};
+
+/* The ground truth: plain C, double sums, f32 results. pool may be NULL (one thread); borrowed,
+ * must outlive the table. ERR_NOMEM. */
+NODISCARD enum err kernels_ref(struct kernels *k, struct pool *pool, struct error *e);
+
+/* The fast CPU backend. isa: "avx512bf16", "avx512", "avx2", "portable", or NULL for the best
+ * that this machine has. ERR_INVAL for another name, ERR_UNSUPPORTED if the machine lacks it,
+ * ERR_NOMEM. */
+NODISCARD enum err kernels_cpu(struct kernels *k, const char *isa, struct pool *pool,
+                               struct error *e);
+
+/* Frees what the table owns, not what alloc or pack gave out. A zeroed table is fine. */
+void kernels_fini(struct kernels *k);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

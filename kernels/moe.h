@@ -1,0 +1,40 @@
+/* Mixture of experts: the chosen experts of each token and the shared one.
+ *
+ * x       [n][d] f32
+ * expert  [n][top_k] i32, weight [n][top_k] f32: from k_route; a number < 0 is skipped
+ * experts [n_expert]: w1, w3 [inter][d], w2 [d][inter], of any type; only those that occur in
+ *         `expert` are touched
+ * shared  one more expert for every token, without a weight; NULL: none. Its inter may differ
+ * y       [n][d] f32; may not overlap x
+ *
+ * One expert: g = min(w1 x, limit); u = clamp(w3 x, -limit, limit); a = silu(g) u, times the
+ * token's weight (routed experts); w2 a. A token's experts are summed in ascending order of
+ * their number, the shared one last, whatever other tokens are in the call. in    rounds x, and
+ * a in front of w2: K_EXACT, K_BF16, K_FP8_32 mid   rounds the outputs of w1, w3 and w2 of each
+ * expert: K_EXACT, K_BF16 (official) out   rounds y. With K_FP8_32 a is rounded to bf16 first,
+ * as everywhere. Tolerance: K_TOL_MOE times the sum of magnitudes. Source: model.md section 8.
+ */
+#ifndef KERNELS_MOE_H
+#define KERNELS_MOE_H
+
+#include "kernels/types.h"
+
+#define K_TOL_MOE 4e-6f
+
+struct k_expert {
+    struct k_weight w1, w3, w2;
+};
+
+struct k_moe {
+    const float *x;
+    const int32_t *expert;
+    const float *weight;
+    const struct k_expert *experts, *shared;
+    float *y;
+    size_t n;
+    uint32_t d, top_k, n_expert;
+    float limit; /* swiglu_limit */
+    enum k_round in, mid, out;
+};
+
+#endif
