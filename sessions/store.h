@@ -1,0 +1,84 @@
+/* The session store: what was acknowledged is never lost, what is damaged is never served.
+ *
+ * SQLite holds identities, order and pointers; pack files hold model state. This header opens
+ * and closes the store and counts what it saw; the rest of the folder in reading order:
+ *
+ *     session.h    sessions: new, fork, list, rename, delete
+ *     tape.h       the tape commit and everything that is read back from it
+ *     head.h       the state commit, and finding and restoring model state
+ *     identity.h   the keys of blocks and tips
+ *     pack.h       the pack file format
+ *
+ * Everything here is synchronous and belongs to one thread, the store's. There is one
+ * connection, which both writes and checkpoints (two can corrupt a WAL in SQLite 3.7.0
+ * to 3.51.2), in WAL mode with synchronous=FULL: a commit that returned OK survives a power
+ * cut. One process per store: a lock on `DB.lock` is held until store_close, also against a
+ * second open in this process. */
+#ifndef SESSIONS_STORE_H
+#define SESSIONS_STORE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+struct store;
+
+#define STORE_BLOCK_TOKENS 2048u        /* tokens of a block, unless the store says otherwise */
+#define STORE_PACK_BYTES (256ull << 20) /* a pack is sealed before it grows past this */
+
+struct store_options {
+    const char *db_path;   /* the database; its folder is made (0700) when missing */
+    const char *packs_dir; /* folder of NNNNNNNN.pack; made when missing */
+    const char *state_dir; /* folder of master.key; made when missing, the key too (0600) */
+    uint32_t
+        block_tokens; /* recorded in a new store; 0: 2048 for a new store, else what it has */
+    uint64_t pack_bytes; /* 0: STORE_PACK_BYTES */
+    bool encrypt;        /* encrypt extents; ERR_UNSUPPORTED in this build */
+    bool no_direct_io;   /* buffered reads and writes, as on file systems without O_DIRECT */
+    /* Wall clock in milliseconds since 1970; NULL: the machine's. Passed in for tests. */
+    uint64_t (*now_ms)(void *user);
+    void *now_user;
+};
+
+/* Opens or makes a store: lock, schema (migrated by user_version), start-up scan of the packs.
+ * Junk and leftovers in any of the folders are harmless and counted.
+ * ERR_BUSY: another process (or this one) has it. ERR_UNSUPPORTED: network file system, newer
+ * schema, encrypt. ERR_INVAL: block_tokens differs from the store's. ERR_CORRUPT: the database
+ * is not one, or the master key does not belong to it. ERR_IO, ERR_LIMIT (disk full),
+ * ERR_DENIED (read-only folder). Nothing is changed on failure but empty folders and files left
+ * behind. */
+NODISCARD enum err store_open(struct store **out, const struct store_options *o,
+                              struct error *e);
+
+/* Checkpoints the WAL, closes everything, drops the lock. NULL is fine. */
+void store_close(struct store *st);
+
+uint32_t store_block_tokens(const struct store *st);
+
+/* What the start-up scan and the reads since then met. All 0 on a healthy store. */
+struct store_counters {
+    uint64_t sessions; /* rows in the list, damaged ones included */
+    uint64_t sessions_damaged;
+    uint64_t packs;               /* pack files in use */
+    uint64_t pack_bytes;          /* their length in all */
+    uint64_t blocks, tails, tips; /* extents in the catalog that may be used */
+    uint64_t junk_files;          /* files in packs_dir that are no pack of this store */
+    uint64_t packs_refused;       /* superblock unreadable, of another key, or swapped */
+    uint64_t rows_dropped;        /* catalog rows past a file's end or of a missing file */
+    uint64_t bytes_truncated;     /* unindexed tails of open packs */
+    uint64_t extents_adopted;     /* found in packs, unknown to the database: catalog rebuilt */
+    uint64_t extents_damaged;     /* set aside: tag or ids did not match */
+    uint64_t rows_damaged;        /* database rows whose tag did not match */
+    uint64_t chunks_rebuilt;      /* tape chunks made again from the ids in blocks */
+    uint64_t commits_lost;        /* state commits in the packs that the database does not know:
+                                     the database is older than its packs */
+    uint64_t packs_killed;        /* packs given up after a failed write or fsync */
+};
+void store_count(const struct store *st, struct store_counters *out);
+
+/* Sessions named by extents the database does not know (see commits_lost), in no order. */
+typedef void store_name_fn(void *user, const char *session_id);
+void store_lost_sessions(const struct store *st, store_name_fn *fn, void *user);
+
+#endif
