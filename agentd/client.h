@@ -53,7 +53,7 @@ struct client_options {
 
 /* Where the daemon listens: `given` if not NULL, else $AGENTD_SOCKET, else agentd/agentd.sock
  * in the first of $XDG_RUNTIME_DIR, /run/user/UID (if it is there and ours), $XDG_STATE_HOME,
- * ~/.local/state. Looks at the environment only; the socket need not exist. ERR_LIMIT: longer
+ * ~/.local/state. The socket need not exist. ERR_LIMIT: longer
  * than a socket path can be; ERR_NOTFOUND: no variable and no home. */
 NODISCARD enum err client_socket_path(const char *given, char out[CLIENT_PATH_BYTES],
                                       struct error *e);
