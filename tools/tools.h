@@ -159,10 +159,11 @@ struct tool_result {
     char *spill_path;      /* the file with the whole output, or NULL */
     uint64_t duration_ms;
     uint32_t n_killed; /* processes that were left and had to be killed */
-    json_t *layers;    /* what the launcher applied: {"mode", "process_group", "cgroup",
-                          "pids_limit",    "rlimits", "no_new_privs", "landlock", "seccomp",
-                          "user_namespace",    "pid_namespace", "network", "mounts", "control_socket",
-                          "uid", ...}, each    a short string; NULL when it never got that far */
+    json_t
+        *layers; /* what the launcher applied: {"mode", "process_group", "cgroup",
+                    "pids_limit",    "rlimits", "no_new_privs", "landlock", "seccomp",
+                    "user_namespace",    "pid_namespace", "network", "mounts", "control_socket",
+                    "uid", ...}, each    a short string; NULL when it never got that far */
 };
 void tool_result_fini(struct tool_result *r);
 
