@@ -1,0 +1,301 @@
+#include "base/fs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pwd.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+
+#include "base/fault.h"
+
+/* ---- paths --------------------------------------------------------------------------------
+ */
+
+enum err fs_path(char *out, size_t cap, struct error *e, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(out, cap, fmt, ap);
+    va_end(ap);
+    if (n < 0 || (size_t)n >= cap)
+        return err_set(e, ERR_LIMIT, "path \"%.100s...\": %d bytes, at most %zu",
+                       cap ? out : "", n, cap ? cap - 1 : 0);
+    return OK;
+}
+
+/* The folder that `path` stands in, into out; "." when it has no '/'. */
+static enum err parent_of(const char *path, char *out, size_t cap, struct error *e)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        return fs_path(out, cap, e, ".");
+    return fs_path(out, cap, e, "%.*s", (int)(slash == path ? 1 : slash - path), path);
+}
+
+static enum err home_folder(char *out, size_t cap, struct error *e)
+{
+    const char *home = getenv("HOME");
+    if (home && home[0] == '/')
+        return fs_path(out, cap, e, "%s", home);
+    struct passwd entry, *found = NULL;
+    char text[4096];
+    int sys = getpwuid_r(getuid(), &entry, text, sizeof text, &found);
+    if (sys || !found || found->pw_dir[0] != '/')
+        return err_set(e, ERR_NOTFOUND, "no home folder: HOME is not set and uid %u has none",
+                       (unsigned)getuid());
+    return fs_path(out, cap, e, "%s", found->pw_dir);
+}
+
+/* /run/user/UID when it is there and ours. */
+static bool own_run_folder(char *out, size_t cap)
+{
+    struct stat st;
+    return !fs_path(out, cap, NULL, "/run/user/%u", (unsigned)getuid()) &&
+           stat(out, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == getuid();
+}
+
+enum err fs_place_path(enum fs_place place, const char *name, char *out, size_t cap,
+                       struct error *e)
+{
+    static const struct {
+        const char *variable, *below_home;
+    } places[] = {
+        [FS_DATA] = {"XDG_DATA_HOME", ".local/share"},
+        [FS_CACHE] = {"XDG_CACHE_HOME", ".cache"},
+        [FS_STATE] = {"XDG_STATE_HOME", ".local/state"},
+        [FS_CONFIG] = {"XDG_CONFIG_HOME", ".config"},
+        [FS_RUNTIME] = {"XDG_RUNTIME_DIR", NULL},
+    };
+    const char *value = getenv(places[place].variable);
+    if (value && value[0] == '/')
+        return fs_path(out, cap, e, "%s/%s", value, name);
+    char folder[FS_PATH_BYTES];
+    if (place == FS_RUNTIME) {
+        if (own_run_folder(folder, sizeof folder))
+            return fs_path(out, cap, e, "%s/%s", folder, name);
+        return fs_place_path(FS_STATE, name, out, cap, e);
+    }
+    enum err rc = home_folder(folder, sizeof folder, e);
+    if (rc)
+        return rc;
+    return fs_path(out, cap, e, "%s/%s/%s", folder, places[place].below_home, name);
+}
+
+/* ---- folders ------------------------------------------------------------------------------
+ */
+
+static enum err make_one(const char *path, struct error *e)
+{
+    struct stat st;
+    if (fault_point("fs.mkdir"))
+        return err_sys(e, EIO, "mkdir %s", path);
+    if (mkdir(path, 0700) == 0)
+        return OK;
+    int sys = errno;
+    if (sys != EEXIST)
+        return err_sys(e, sys, "mkdir %s", path);
+    if (stat(path, &st) < 0)
+        return err_sys(e, errno, "stat %s", path);
+    if (!S_ISDIR(st.st_mode))
+        return err_set(e, ERR_CONFLICT, "mkdir %s: there is something else", path);
+    return OK;
+}
+
+enum err fs_mkdir_p(const char *path, struct error *e)
+{
+    char part[FS_PATH_BYTES];
+    struct stat st;
+    enum err rc = fs_path(part, sizeof part, e, "%s", path);
+    if (rc)
+        return rc;
+    for (char *slash = part; (slash = strchr(slash + 1, '/'));) {
+        *slash = '\0';
+        /* A parent that exists may be one we could not make, such as a mount point. */
+        if (stat(part, &st) < 0 && (rc = make_one(part, e)))
+            return rc;
+        *slash = '/';
+    }
+    size_t len = strlen(part);
+    while (len > 1 && part[len - 1] == '/')
+        part[--len] = '\0';
+    return make_one(part, e);
+}
+
+enum err fs_sync_dir(const char *path, struct error *e)
+{
+    AUTO_FD int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return err_sys(e, errno, "open %s", path);
+    if (fault_point("fs.sync"))
+        return err_sys(e, EIO, "fsync %s", path);
+    if (fsync(fd) < 0)
+        return err_sys(e, errno, "fsync %s", path);
+    return OK;
+}
+
+enum err fs_is_network(const char *path, bool *out, const char **name_out, struct error *e)
+{
+    static const struct {
+        uint32_t magic;
+        const char *name;
+    } remote[] = {
+        {0x6969, "nfs"},       {0xff534d42, "cifs"},   {0xfe534d42, "smb2"},
+        {0x517b, "smb"},       {0x65735546, "fuse"},   {0x5346414f, "afs"},
+        {0x00c36400, "ceph"},  {0x01021997, "9p"},     {0x73757245, "coda"},
+        {0x7461636f, "ocfs2"}, {0x0bd00bd0, "lustre"}, {0x01161970, "gfs2"},
+    };
+    struct statfs s;
+    if (statfs(path, &s) < 0)
+        return err_sys(e, errno, "statfs %s", path);
+    const char *name = NULL;
+    for (size_t i = 0; i < sizeof remote / sizeof remote[0]; i++)
+        if ((uint32_t)s.f_type == remote[i].magic)
+            name = remote[i].name;
+    *out = name != NULL;
+    if (name_out)
+        *name_out = name ? name : "local";
+    return OK;
+}
+
+/* ---- whole files --------------------------------------------------------------------------
+ */
+
+enum err fs_read_fd(int fd, const char *name, struct buf *out, struct error *e)
+{
+    size_t before = out->len;
+    for (;;) {
+        size_t room = out->max - out->len;
+        size_t want = room < 65536 ? room : 65536;
+        /* At the maximum one byte more tells the end from a file that is too large. */
+        uint8_t extra;
+        enum err rc = want ? buf_reserve(out, want, e) : OK;
+        if (rc)
+            return err_wrap(e, rc, "read %s", name);
+        ssize_t n = fault_point("fs.read")
+                        ? (errno = EIO, -1)
+                        : read(fd, want ? out->data + out->len : &extra, want ? want : 1);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n > 0 && want) {
+            out->len += (size_t)n;
+            out->data[out->len] = 0;
+            continue;
+        }
+        if (n == 0)
+            return OK;
+        int sys = errno;
+        if (out->data) {
+            out->len = before;
+            out->data[before] = 0;
+        }
+        return n < 0 ? err_sys(e, sys, "read %s", name)
+                     : err_set(e, ERR_LIMIT, "read %s: more than %zu bytes", name, out->max);
+    }
+}
+
+enum err fs_read_file(const char *path, struct buf *out, struct error *e)
+{
+    AUTO_FD int fd = fault_point("fs.open") ? (errno = EIO, -1)
+                                            : open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0)
+        return err_sys(e, errno, "open %s", path);
+    return fs_read_fd(fd, path, out, e);
+}
+
+enum err fs_write_atomic(const char *path, const void *data, size_t n, mode_t mode,
+                         struct error *e)
+{
+    char temp[FS_PATH_BYTES], folder[FS_PATH_BYTES];
+    enum err rc = parent_of(path, folder, sizeof folder, e);
+    if (rc || (rc = fs_path(temp, sizeof temp, e, "%s.XXXXXX", path)))
+        return rc;
+    AUTO_FD int fd = fault_point("fs.open") ? (errno = EIO, -1) : mkostemp(temp, O_CLOEXEC);
+    if (fd < 0)
+        return err_sys(e, errno, "make a temporary file beside %s", path);
+    rc = fs_write(fd, temp, data, n, e);
+    if (!rc && fchmod(fd, mode) < 0)
+        rc = err_sys(e, errno, "chmod %s", temp);
+    if (!rc)
+        rc = fs_sync(fd, temp, e);
+    if (!rc && (fault_point("fs.rename") ? (errno = EIO, -1) : rename(temp, path)) < 0)
+        rc = err_sys(e, errno, "rename %s to %s", temp, path);
+    if (rc) {
+        unlink(temp);
+        return rc;
+    }
+    return fs_sync_dir(folder, e);
+}
+
+enum err fs_lock(const char *path, int *fd_out, struct error *e)
+{
+    AUTO_FD int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return err_sys(e, errno, "open %s", path);
+    while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        if (errno == EWOULDBLOCK)
+            return err_set(e, ERR_BUSY, "lock %s: another process holds it", path);
+        if (errno != EINTR)
+            return err_sys(e, errno, "lock %s", path);
+    }
+    *fd_out = TAKE_FD(fd);
+    return OK;
+}
+
+/* ---- bytes --------------------------------------------------------------------------------
+ */
+
+enum err fs_pread(int fd, const char *name, void *dst, size_t n, uint64_t off, struct error *e)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t k = fault_point("fs.read")
+                        ? (errno = EIO, -1)
+                        : pread(fd, (char *)dst + done, n - done, (off_t)(off + done));
+        if (k < 0 && errno != EINTR)
+            return err_sys(e, errno, "read %s at %llu", name, (unsigned long long)off);
+        if (k == 0)
+            return err_set(e, ERR_FORMAT, "read %s at %llu: %zu bytes, want %zu", name,
+                           (unsigned long long)off, done, n);
+        done += k > 0 ? (size_t)k : 0;
+    }
+    return OK;
+}
+
+enum err fs_pwrite(int fd, const char *name, const void *src, size_t n, uint64_t off,
+                   struct error *e)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t k = fault_point("fs.write")
+                        ? (errno = ENOSPC, -1)
+                        : pwrite(fd, (const char *)src + done, n - done, (off_t)(off + done));
+        if (k < 0 && errno != EINTR)
+            return err_sys(e, errno, "write %s at %llu", name, (unsigned long long)off);
+        done += k > 0 ? (size_t)k : 0;
+    }
+    return OK;
+}
+
+enum err fs_write(int fd, const char *name, const void *src, size_t n, struct error *e)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t k = fault_point("fs.write") ? (errno = ENOSPC, -1)
+                                            : write(fd, (const char *)src + done, n - done);
+        if (k < 0 && errno != EINTR)
+            return err_sys(e, errno, "write %s", name);
+        done += k > 0 ? (size_t)k : 0;
+    }
+    return OK;
+}
+
+enum err fs_sync(int fd, const char *name, struct error *e)
+{
+    if (fault_point("fs.sync"))
+        return err_sys(e, EIO, "fdatasync %s", name);
+    while (fdatasync(fd) < 0)
+        if (errno != EINTR)
+            return err_sys(e, errno, "fdatasync %s", name);
+    return OK;
+}
