@@ -1,14 +1,15 @@
 /* One client connection: lines in, lines out, and never more memory than its caps.
  *
- * Input: bytes are cut at newlines; a line over RPC_MAX_LINE is answered by the owner's `overlong`
- * and skipped up to its end, the connection lives on. Reading pauses while the output queue is
- * over CONN_PAUSE_BYTES, so that a client that asks without reading the answers stops itself.
+ * Input: bytes are cut at newlines; a line over RPC_MAX_LINE is answered by the owner's
+ * `overlong` and skipped up to its end, the connection lives on. Reading pauses while the
+ * output queue is over CONN_PAUSE_BYTES, so that a client that asks without reading the answers
+ * stops itself.
  *
- * Output: whole lines, in order. Three kinds of room, so that a slow client loses deltas first and
- * durable events never (they are read again from the store when it drains):
+ * Output: whole lines, in order. Three kinds of room, so that a slow client loses deltas first
+ * and durable events never (they are read again from the store when it drains):
  *
- *     conn_send_reply   always queued (bounded by the pause above); an overlong line is an error
- *     conn_send_event   refused over CONN_EVENT_BYTES: the caller remembers and catches up
+ *     conn_send_reply   always queued (bounded by the pause above); an overlong line is an
+ * error conn_send_event   refused over CONN_EVENT_BYTES: the caller remembers and catches up
  *     conn_send_delta   refused over CONN_DELTA_BYTES: dropped, the caller owes a `gap`
  *
  * After a refusal the owner's `drained` runs once the queue is under CONN_LOW_BYTES.
@@ -44,8 +45,9 @@ struct conn_owner {
     void (*closed)(struct conn *c, void *arg);
 };
 
-/* Accepts one pending connection of a listening pipe. The peer's uid must be ours (SO_PEERCRED).
- * Errors: ERR_DENIED (the peer is closed), ERR_IO, ERR_NOMEM. The owner is copied. */
+/* Accepts one pending connection of a listening pipe. The peer's uid must be ours
+ * (SO_PEERCRED). Errors: ERR_DENIED (the peer is closed), ERR_IO, ERR_NOMEM. The owner is
+ * copied. */
 NODISCARD enum err conn_accept(uv_stream_t *listener, const struct conn_owner *owner,
                                struct conn **out, struct error *e);
 struct conn *conn_ref(struct conn *c);

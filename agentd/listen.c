@@ -31,7 +31,8 @@ static enum err set_address(struct sockaddr_un *a, const char *path, struct erro
     return OK;
 }
 
-/* ---- the folder --------------------------------------------------------------------------- */
+/* ---- the folder ---------------------------------------------------------------------------
+ */
 
 static enum err check_folder(const char *path, struct error *e)
 {
@@ -49,8 +50,10 @@ static enum err check_folder(const char *path, struct error *e)
     if (st.st_uid != geteuid() && st.st_uid != 0)
         return err_set(e, ERR_DENIED, "folder %s belongs to uid %u", dir, (unsigned)st.st_uid);
     if (st.st_mode & (S_IWGRP | S_IWOTH))
-        return err_set(e, ERR_DENIED, "folder %s can be written by others (mode %03o): use one "
-                       "of your own, mode 0700", dir, (unsigned)(st.st_mode & 0777));
+        return err_set(e, ERR_DENIED,
+                       "folder %s can be written by others (mode %03o): use one "
+                       "of your own, mode 0700",
+                       dir, (unsigned)(st.st_mode & 0777));
     return OK;
 }
 
@@ -72,7 +75,8 @@ static enum err lock_folder(const char *path, int *fd, struct error *e)
     return OK;
 }
 
-/* ---- the socket --------------------------------------------------------------------------- */
+/* ---- the socket ---------------------------------------------------------------------------
+ */
 
 /* Removes a dead socket. ERR_CONFLICT if it lives, or if the file is something else. */
 static enum err clear_dead(const struct sockaddr_un *a, struct error *e)
@@ -125,7 +129,8 @@ static enum err adopt(struct listen *l, const char *count, struct error *e)
 
     if (strcmp(count, "1") != 0)
         return err_set(e, ERR_INVAL, "LISTEN_FDS=%s: one socket is expected", count);
-    if (getsockname(FIRST_LISTEN_FD, (struct sockaddr *)&a, &a_len) || a.sun_family != AF_UNIX ||
+    if (getsockname(FIRST_LISTEN_FD, (struct sockaddr *)&a, &a_len) ||
+        a.sun_family != AF_UNIX ||
         getsockopt(FIRST_LISTEN_FD, SOL_SOCKET, SO_ACCEPTCONN, &value, &len) || !value ||
         getsockopt(FIRST_LISTEN_FD, SOL_SOCKET, SO_TYPE, &value, &len) || value != SOCK_STREAM)
         return err_set(e, ERR_INVAL, "LISTEN_FDS: descriptor 3 is no listening Unix socket");
@@ -170,7 +175,8 @@ void listen_close(struct listen *l)
     l->fd = -1;
 }
 
-/* ---- the service manager ------------------------------------------------------------------ */
+/* ---- the service manager ------------------------------------------------------------------
+ */
 
 enum err listen_notify(const char *state, struct error *e)
 {
@@ -186,8 +192,8 @@ enum err listen_notify(const char *state, struct error *e)
         a.sun_path[0] = '\0'; /* abstract */
     AUTO_FD int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
-    if (fd < 0 || sendto(fd, state, strlen(state), MSG_NOSIGNAL, (const struct sockaddr *)&a,
-                         len) < 0)
+    if (fd < 0 ||
+        sendto(fd, state, strlen(state), MSG_NOSIGNAL, (const struct sockaddr *)&a, len) < 0)
         return err_sys(e, errno, "NOTIFY_SOCKET %s", path);
     return OK;
 }

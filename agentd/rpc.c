@@ -3,56 +3,12 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/json.h"
+
 void rpc_message_fini(struct rpc_message *m)
 {
     json_decref(m->root);
     *m = (struct rpc_message){0};
-}
-
-/* jansson recurses once per level up to 2048 levels; this cap is ours and is checked on the bytes
- * before anything is built. Strings are skipped with their escapes. */
-static enum err check_depth(const char *line, size_t len, struct error *e)
-{
-    bool in_string = false;
-    int depth = 0;
-
-    for (size_t i = 0; i < len; i++) {
-        char c = line[i];
-        if (in_string) {
-            if (c == '\\')
-                i++;
-            else if (c == '"')
-                in_string = false;
-            continue;
-        }
-        if (c == '"')
-            in_string = true;
-        else if (c == '{' || c == '[')
-            depth++;
-        else if (c == '}' || c == ']')
-            depth--;
-        if (depth > RPC_MAX_DEPTH)
-            return err_set(e, ERR_LIMIT, "byte %zu: nested deeper than %d", i, RPC_MAX_DEPTH);
-    }
-    return OK;
-}
-
-static enum err load(const char *line, size_t len, json_t **out, struct error *e)
-{
-    json_error_t je;
-    enum err rc;
-
-    if (len > RPC_MAX_LINE)
-        return err_set(e, ERR_LIMIT, "line of %zu bytes, at most %zu", len, RPC_MAX_LINE);
-    const char *nul = memchr(line, 0, len);
-    if (nul)
-        return err_set(e, ERR_FORMAT, "byte %zu: NUL", (size_t)(nul - line));
-    if ((rc = check_depth(line, len, e)))
-        return rc;
-    *out = json_loadb(line, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &je);
-    if (!*out)
-        return err_set(e, ERR_FORMAT, "byte %d: %s", je.position, je.text);
-    return OK;
 }
 
 /* The id first, so that even a refused request is answered under its own id. */
@@ -94,11 +50,13 @@ static enum err read_request(struct rpc_message *m, struct error *e)
 enum err rpc_parse(const char *line, size_t len, struct rpc_message *out, enum rpc_code *code,
                    struct error *e)
 {
+    static const struct json_limits limits = {.max_bytes = RPC_MAX_LINE,
+                                              .max_depth = RPC_MAX_DEPTH};
     enum err rc;
 
     *out = (struct rpc_message){0};
     *code = RPC_PARSE_ERROR;
-    if ((rc = load(line, len, &out->root, e)))
+    if ((rc = json_parse(line, len, &limits, &out->root, e)))
         return rc;
     *code = RPC_INVALID_REQUEST;
     if (json_is_array(out->root))
@@ -171,11 +129,10 @@ json_t *rpc_result(json_t *id, json_t *result)
 
 json_t *rpc_error(json_t *id, enum rpc_code code, const struct error *e)
 {
-    return json_pack("{s:s, s:O?, s:{s:i, s:s, s:{s:s, s:b, s:s}}}", "jsonrpc", "2.0", "id", id,
-                     "error", "code", (int)code, "message", e->msg, "data", "kind",
-                     err_name(e->code), "retryable",
-                     code == RPC_OVERLOADED || is_retryable(e->code), "hint",
-                     hint(code, e->code));
+    return json_pack(
+        "{s:s, s:O?, s:{s:i, s:s, s:{s:s, s:b, s:s}}}", "jsonrpc", "2.0", "id", id, "error",
+        "code", (int)code, "message", e->msg, "data", "kind", err_name(e->code), "retryable",
+        code == RPC_OVERLOADED || is_retryable(e->code), "hint", hint(code, e->code));
 }
 
 json_t *rpc_notification(const char *method, json_t *params)

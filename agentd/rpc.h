@@ -2,7 +2,8 @@
  *
  * A line is one request or one notification; batches, responses, duplicate keys, NUL (raw or as
  * \u0000), bytes that are not UTF-8 and nesting deeper than RPC_MAX_DEPTH are refused with an
- * error that says what and where. Nothing here knows a method's name. Pure functions: any thread. */
+ * error that says what and where. Nothing here knows a method's name. Pure functions: any
+ * thread. */
 #ifndef AGENTD_RPC_H
 #define AGENTD_RPC_H
 
@@ -39,16 +40,16 @@ struct rpc_message {
 void rpc_message_fini(struct rpc_message *m);
 
 /* Parses `len` bytes (the newline taken off). On failure *out holds at most the id, so that the
- * answer can carry it, *code is RPC_PARSE_ERROR or RPC_INVALID_REQUEST and e says why; out must be
- * finished in every case. Errors: ERR_FORMAT, ERR_LIMIT (length, depth), ERR_NOMEM. */
+ * answer can carry it, *code is RPC_PARSE_ERROR or RPC_INVALID_REQUEST and e says why; out must
+ * be finished in every case. Errors: ERR_FORMAT, ERR_LIMIT (length, depth), ERR_NOMEM. */
 NODISCARD enum err rpc_parse(const char *line, size_t len, struct rpc_message *out,
                              enum rpc_code *code, struct error *e);
 
 /* The wire code of a failure below the protocol. */
 enum rpc_code rpc_code(enum err code);
 
-/* Whole messages, ready to be sent; NULL when out of memory. `id` is borrowed (NULL writes null);
- * `result` and `params` are taken. The data of an error is {kind, retryable, hint}. */
+/* Whole messages, ready to be sent; NULL when out of memory. `id` is borrowed (NULL writes
+ * null); `result` and `params` are taken. The data of an error is {kind, retryable, hint}. */
 json_t *rpc_result(json_t *id, json_t *result);
 json_t *rpc_error(json_t *id, enum rpc_code code, const struct error *e);
 json_t *rpc_notification(const char *method, json_t *params);
