@@ -1,0 +1,118 @@
+#include "kernels/host.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PAGE 4096
+
+static void *host_alloc(struct kernels *k, size_t bytes)
+{
+    (void)k;
+    if (bytes > SIZE_MAX - PAGE)
+        return NULL;
+    size_t whole = (bytes + PAGE) / PAGE * PAGE; /* at least one page, even for 0 bytes */
+    void *p = aligned_alloc(PAGE, whole);
+    if (p)
+        memset(p, 0, whole);
+    return p;
+}
+
+static void host_free(struct kernels *k, void *p)
+{
+    (void)k;
+    free(p);
+}
+
+static void host_copy(struct kernels *k, void *dst, const void *src, size_t bytes)
+{
+    (void)k;
+    if (bytes)
+        memcpy(dst, src, bytes);
+}
+
+static enum err host_sync(struct kernels *k, struct error *e)
+{
+    enum err rc = k->ctx->failed;
+    if (!rc)
+        return OK;
+    k->ctx->failed = OK;
+    return err_set(e, rc, "kernels %s: scratch of %zu bytes", k->numerics,
+                   k->ctx->failed_bytes);
+}
+
+static enum err host_pack(struct kernels *k, struct k_weight *w, struct error *e)
+{
+    (void)k, (void)w, (void)e;
+    return OK;
+}
+
+static void host_unpack(struct kernels *k, struct k_weight *w)
+{
+    (void)k;
+    free(w->packed);
+    w->packed = NULL;
+}
+
+enum err k_host_init(struct kernels *k, const char *numerics, struct pool *pool,
+                     struct error *e)
+{
+    struct k_ctx *ctx = calloc(1, sizeof *ctx);
+    if (!ctx)
+        return err_set(e, ERR_NOMEM, "kernels %s: context", numerics);
+    ctx->pool = pool;
+    *k = (struct kernels){.numerics = numerics,
+                          .host_memory = true,
+                          .ctx = ctx,
+                          .alloc = host_alloc,
+                          .free = host_free,
+                          .copy_in = host_copy,
+                          .copy_out = host_copy,
+                          .copy = host_copy,
+                          .sync = host_sync,
+                          .pack = host_pack,
+                          .unpack = host_unpack};
+    return OK;
+}
+
+void kernels_fini(struct kernels *k)
+{
+    if (k->ctx)
+        for (int i = 0; i < K_N_SLOTS; i++)
+            free(k->ctx->slot[i].p);
+    free(k->ctx);
+    *k = (struct kernels){0};
+}
+
+void k_run(struct kernels *k, pool_fn *fn, void *arg, size_t n_items)
+{
+    if (n_items)
+        pool_run(k->ctx->pool, fn, arg, n_items);
+}
+
+uint32_t k_threads(const struct kernels *k)
+{
+    return k->ctx->pool ? pool_threads(k->ctx->pool) : 1;
+}
+
+void *k_scratch(struct kernels *k, enum k_slot slot, size_t bytes)
+{
+    struct k_scratch *s = &k->ctx->slot[slot];
+    if (bytes <= s->bytes && s->p)
+        return s->p;
+    free(s->p);
+    s->bytes = 0;
+    s->p = bytes > SIZE_MAX - 2 * PAGE ? NULL : aligned_alloc(64, (bytes + PAGE) / 64 * 64);
+    if (!s->p) {
+        k->ctx->failed = ERR_NOMEM;
+        k->ctx->failed_bytes = bytes;
+        return NULL;
+    }
+    s->bytes = bytes;
+    return s->p;
+}
+
+void *k_scratch_threads(struct kernels *k, enum k_slot slot, size_t bytes, size_t *stride)
+{
+    *stride = (bytes + 127) / 64 * 64; /* a line between threads */
+    return k_scratch(k, slot, *stride * k_threads(k));
+}

@@ -1,0 +1,81 @@
+#include "kernels/linear.h"
+
+#include <assert.h>
+
+#include "kernels/host.h"
+
+double k_dot_ref(const float *x, const float *y, size_t n)
+{
+    double sum[8] = {0};
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (size_t j = 0; j < 8; j++)
+            sum[j] += (double)x[i + j] * (double)y[i + j];
+    for (size_t j = 0; i < n; i++, j++)
+        sum[j] += (double)x[i] * (double)y[i];
+    return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+}
+
+struct linear_job {
+    const struct k_linear *a;
+    const float *x; /* rounded inputs */
+    size_t x_stride;
+    uint8_t *scratch;
+    size_t scratch_stride;
+};
+
+static void round_rows(void *arg, size_t first, size_t last, uint32_t thread)
+{
+    const struct linear_job *job = arg;
+    const struct k_linear *a = job->a;
+    (void)thread;
+    size_t width = job->x_stride;
+    float *rounded = (float *)(void *)job->scratch;
+    for (size_t i = first; i < last; i++) {
+        const float *x = a->x + i * k_stride(a->x_stride, width);
+        float *y = rounded + i * width;
+        if (a->in == K_FP8_32)
+            k_quant_activation(x, (uint32_t)width, y);
+        else
+            for (size_t j = 0; j < width; j++)
+                y[j] = k_bf16(x[j]);
+    }
+}
+
+/* Items are output rows: one weight row is expanded once and used for every input row. */
+static void linear_outputs(void *arg, size_t first, size_t last, uint32_t thread)
+{
+    const struct linear_job *job = arg;
+    const struct k_linear *a = job->a;
+    float *row = (float *)(void *)(job->scratch + thread * job->scratch_stride);
+    size_t n_in = a->w->n_in, rows_per_group = a->w->n_out / k_groups(a->w);
+    for (size_t o = first; o < last; o++) {
+        const float *x = job->x + o / rows_per_group * n_in;
+        k_expand_row(a->w, o, row);
+        for (size_t i = 0; i < a->n; i++) {
+            double sum = k_dot_ref(row, x + i * job->x_stride, n_in);
+            a->y[i * k_stride(a->y_stride, a->w->n_out) + o] = k_round_to((float)sum, a->out);
+        }
+    }
+}
+
+void k_linear_ref(struct kernels *k, const struct k_linear *a)
+{
+    if (k_failed(k) || !a->n)
+        return;
+    size_t width = (size_t)k_groups(a->w) * a->w->n_in;
+    struct linear_job job = {.a = a, .x = a->x, .x_stride = k_stride(a->x_stride, width)};
+    assert(a->w->n_out % k_groups(a->w) == 0 && (a->in != K_FP8_32 || width % 32 == 0));
+    if (a->in != K_EXACT) {
+        job.x_stride = width;
+        job.x = k_scratch(k, K_SLOT_LINEAR_X, a->n * width * sizeof(float));
+        if (!job.x)
+            return;
+        job.scratch = k->ctx->slot[K_SLOT_LINEAR_X].p;
+        k_run(k, round_rows, &job, a->n);
+    }
+    job.scratch = k_scratch_threads(k, K_SLOT_LINEAR_THREAD, a->w->n_in * sizeof(float),
+                                    &job.scratch_stride);
+    if (job.scratch)
+        k_run(k, linear_outputs, &job, a->w->n_out);
+}
