@@ -43,6 +43,10 @@ LIB_OBJ   := $(patsubst %.c,$(B)/obj/%.o,$(filter-out $(MAIN_SRC),$(SRC)))
 BINS      := $(foreach f,$(MAIN_SRC),$(B)/$(patsubst main_%.c,%,$(notdir $(f))))
 LIB       := $(B)/libagentd.a
 
+# Tests are linked with the allocator wrapped, so that they can fail the n-th allocation of our own
+# code (tests/support/alloc_fault.c, base/fault.h).
+WRAPPED     := malloc calloc realloc aligned_alloc posix_memalign strdup strndup
+TEST_LIBS    = $(LDLIBS) -lcmocka $(WRAPPED:%=-Wl,--wrap=%)
 SUPPORT_OBJ := $(patsubst %.c,$(B)/obj/%.o,$(wildcard tests/support/*.c))
 TEST_SRC    := $(wildcard tests/*/test_*.c)
 TESTS       := $(patsubst tests/%.c,$(B)/tests/%,$(TEST_SRC))
@@ -84,12 +88,12 @@ $(foreach f,$(MAIN_SRC),$(eval $(call main_rule,$(f))))
 $(B)/tests/%: $(B)/obj/tests/%.o $(SUPPORT_OBJ) $(LIB)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(TEST_LIBS)
 
 $(TEST_TOOLS): $(B)/tests/%: $(B)/obj/tests/support/tools/%.o $(SUPPORT_OBJ) $(LIB)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(TEST_LIBS)
 
 $(EXAMPLES): $(B)/examples/%: $(B)/obj/examples/%.o $(LIB)
 	$(call say,LD,$@)
@@ -101,12 +105,12 @@ ifneq ($(VARIANT),fuzz)
 $(FUZZ_REPLAY): $(B)/tests/fuzz/%: $(B)/obj/tests/fuzz/%.o $(B)/obj/tests/fuzz/replay_main.o $(SUPPORT_OBJ) $(LIB)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(TEST_LIBS)
 else
 $(FUZZ_REPLAY): $(B)/tests/fuzz/%: $(B)/obj/tests/fuzz/%.o $(SUPPORT_OBJ) $(LIB)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS) -lcmocka
+	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(TEST_LIBS)
 endif
 
 check: tests ## build, then run every test and every fuzz corpus (no GPU needed)

@@ -17,7 +17,8 @@
  * The bytes of a failed request are unspecified. A completed write is not durable: fs_sync().
  *
  * An aio belongs to one thread. Fault points: aio.read, aio.write (that request completes with
- * EIO), aio.short (its first transfer is cut in half), aio.ring (the ring is refused). */
+ * EIO), aio.short (its first transfer is cut in half), aio.ring (the ring is refused),
+ * aio.buffer. */
 #ifndef BASE_AIO_H
 #define BASE_AIO_H
 
