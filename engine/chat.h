@@ -38,6 +38,9 @@ struct chat_ids {
     uint32_t image;
 };
 
+/* Their texts in that order, NULL behind the last. */
+extern const char *const chat_special_texts[];
+
 /* ERR_FORMAT when BOS, EOS, System, User, Assistant, <think>, </think> or the DSML mark is
  * missing. */
 NODISCARD enum err chat_ids_find(struct chat_ids *out, const struct tokenizer *t,

@@ -1,8 +1,8 @@
 /* One model behind one interface: append-only sequences in, token ids and exportable state out.
  *
- * Two things stand behind it: a checkpoint (engine_open_model) and a script (engine_open_script,
- * for tests of everything above). All calls belong to the engine's thread and none blocks for
- * longer than one step; engine_interrupt() alone may come from any thread.
+ * Two things stand behind it: a checkpoint (engine_open_model) and a script
+ * (engine_open_script, for tests of everything above). All calls belong to the engine's thread
+ * and none blocks for longer than one step; engine_interrupt() alone may come from any thread.
  *
  * Life of a sequence:
  *
@@ -28,28 +28,29 @@ struct engine;
 struct seq;
 struct tokenizer;
 
-/* ---- opening ------------------------------------------------------------------------------ */
+/* ---- opening ------------------------------------------------------------------------------
+ */
 
 enum precision { PRECISION_FAST, PRECISION_FP32KVQ, PRECISION_MATH, PRECISION_OFFICIAL };
 
 struct engine_options {
     enum precision precision;
-    const char *backend;   /* "cpu" (default when NULL), "ref", "cuda" */
-    const char *isa;       /* for cpu: "avx512bf16", "avx512", "avx2", "portable"; NULL: best here */
+    const char *backend; /* "cpu" (default when NULL), "ref", "cuda" */
+    const char *isa; /* for cpu: "avx512bf16", "avx512", "avx2", "portable"; NULL: best here */
     uint32_t n_threads;    /* 0: all cores */
     uint32_t chunk_tokens; /* most input tokens of one step; 0: the backend's choice */
     bool digests;          /* keep a running digest of the logits of every computed row */
     bool no_weight_digest; /* `score` and benches: skip hashing the shards (no fingerprint) */
 };
 
-/* Opens a checkpoint folder in the official layout. Reads config, headers and dense weights now;
- * experts and Engram tables stay mapped. Errors: ERR_NOTFOUND, ERR_FORMAT (with the tensor's or
- * field's name and both values), ERR_UNSUPPORTED, ERR_LIMIT (memory), ERR_NOMEM. */
+/* Opens a checkpoint folder in the official layout. Reads config, headers and dense weights
+ * now; experts and Engram tables stay mapped. Errors: ERR_NOTFOUND, ERR_FORMAT (with the
+ * tensor's or field's name and both values), ERR_UNSUPPORTED, ERR_LIMIT (memory), ERR_NOMEM. */
 NODISCARD enum err engine_open_model(struct engine **out, const char *dir,
                                      const struct engine_options *o, struct error *e);
 
-/* Opens a scripted engine: JSONL, one model step a line (protocol.md, "Scripted engine"). Without
- * a tokenizer of a model (NULL) ids are the 256 bytes and the added tokens from 256. */
+/* Opens a scripted engine: JSONL, one model step a line (protocol.md, "Scripted engine").
+ * Without a tokenizer of a model (NULL) ids are the 256 bytes and the added tokens from 256. */
 NODISCARD enum err engine_open_script(struct engine **out, const char *path,
                                       const char *model_dir, struct error *e);
 
@@ -57,16 +58,17 @@ void engine_free(struct engine *m);
 
 /* Borrowed from the engine, constant for its life. */
 struct engine_info {
-    const char *name;                 /* last part of the model folder, or "script" */
+    const char *name; /* last part of the model folder, or "script" */
     const struct state_layout *layout;
     const struct tokenizer *tokenizer;
     uint32_t vocab_size;
-    uint64_t max_tokens;              /* max_position_embeddings */
-    bool storable;                    /* false in precision `math`: no grid to store */
+    uint64_t max_tokens; /* max_position_embeddings */
+    bool storable;       /* false in precision `math`: no grid to store */
 };
 const struct engine_info *engine_describe(const struct engine *m);
 
-/* ---- sequences ---------------------------------------------------------------------------- */
+/* ---- sequences ----------------------------------------------------------------------------
+ */
 
 /* user is handed back in every event. */
 NODISCARD enum err seq_new(struct engine *m, void *user, struct seq **out, struct error *e);
@@ -76,9 +78,9 @@ void seq_free(struct seq *s);
 uint64_t seq_position(const struct seq *s);
 
 /* Queues n more ids of an input segment. If the last input segment was interrupted inside
- * (seq_segment_open), the ids go on with it: n is then what is left of it, and `mode` must be the
- * same. Memory is reserved here: ERR_LIMIT (context, memory) now, never midway. ERR_INVAL: an id
- * out of range, n = 0. ERR_CONFLICT: work is queued already. ids are copied. */
+ * (seq_segment_open), the ids go on with it: n is then what is left of it, and `mode` must be
+ * the same. Memory is reserved here: ERR_LIMIT (context, memory) now, never midway. ERR_INVAL:
+ * an id out of range, n = 0. ERR_CONFLICT: work is queued already. ids are copied. */
 NODISCARD enum err seq_input(struct seq *s, const uint32_t *ids, uint64_t n,
                              enum prefill_mode mode, struct error *e);
 
@@ -96,17 +98,18 @@ struct generate_options {
     uint64_t max_tokens;   /* most new tokens of this call, given ones included */
     const uint32_t *given; /* these ids first: already on the tape, or forced; copied */
     uint64_t n_given;
-    bool end_with_given;   /* forced mode: close the run after the given ids, sample nothing */
-    bool resumes;          /* goes on with the generated segment that ends at the position now */
+    bool end_with_given; /* forced mode: close the run after the given ids, sample nothing */
+    bool resumes;        /* goes on with the generated segment that ends at the position now */
 };
 
-/* Queues a generated segment: every layer runs on every token, the last one and EOS included. The
- * first sampled id comes from the logits of the last computed row. Ends after EOS, after
+/* Queues a generated segment: every layer runs on every token, the last one and EOS included.
+ * The first sampled id comes from the logits of the last computed row. Ends after EOS, after
  * max_tokens, after the given ids (end_with_given), or on cancel. Errors as seq_input. */
-NODISCARD enum err seq_generate(struct seq *s, const struct generate_options *g, struct error *e);
+NODISCARD enum err seq_generate(struct seq *s, const struct generate_options *g,
+                                struct error *e);
 
-/* Stops the queued work at the next chunk or token border; what was computed stays. The event is
- * ENGINE_DONE with END_CANCELLED. Without queued work: nothing. */
+/* Stops the queued work at the next chunk or token border; what was computed stays. The event
+ * is ENGINE_DONE with END_CANCELLED. Without queued work: nothing. */
 void seq_cancel(struct seq *s);
 
 /* Running digest of the segment that the position is in (options.digests): after each computed
@@ -118,7 +121,8 @@ struct seq_digest {
 };
 struct seq_digest seq_digest(const struct seq *s);
 
-/* ---- steps -------------------------------------------------------------------------------- */
+/* ---- steps --------------------------------------------------------------------------------
+ */
 
 enum engine_event_kind {
     ENGINE_PROGRESS, /* input, given ids or a rebuild moved on: done of total tokens */
@@ -140,13 +144,13 @@ struct engine_event {
     struct seq *seq;
     void *user;
     enum engine_event_kind kind;
-    enum end_reason reason;           /* ENGINE_DONE */
-    uint64_t position;                /* tokens committed after this step */
-    uint64_t done, total;             /* ENGINE_PROGRESS */
-    uint32_t n_ids;                   /* ENGINE_TOKENS */
-    uint32_t ids[ENGINE_EVENT_IDS];   /* tape positions position.. of the newest run */
-    uint64_t first_position;          /* tape position of ids[0] */
-    struct error error;               /* END_FAILED */
+    enum end_reason reason;         /* ENGINE_DONE */
+    uint64_t position;              /* tokens committed after this step */
+    uint64_t done, total;           /* ENGINE_PROGRESS */
+    uint32_t n_ids;                 /* ENGINE_TOKENS */
+    uint32_t ids[ENGINE_EVENT_IDS]; /* tape positions position.. of the newest run */
+    uint64_t first_position;        /* tape position of ids[0] */
+    struct error error;             /* END_FAILED */
 };
 
 /* True while any sequence has work. */
@@ -161,33 +165,36 @@ NODISCARD enum err engine_step(struct engine *m, struct engine_event *events, si
  * chunk). Any thread. */
 void engine_interrupt(struct engine *m);
 
-/* ---- state -------------------------------------------------------------------------------- */
+/* ---- state --------------------------------------------------------------------------------
+ */
 
-/* Copies rows [row0, row0 + n_rows) of a plane into dst (n_rows * row_bytes). They must exist. */
+/* Copies rows [row0, row0 + n_rows) of a plane into dst (n_rows * row_bytes). They must exist.
+ */
 NODISCARD enum err seq_export_rows(const struct seq *s, uint32_t plane, uint64_t row0,
                                    uint64_t n_rows, void *dst, struct error *e);
-/* Writes the tip for the position now: exactly layout.tip_bytes. Inside an input segment the tip
- * records how far into the segment it is and the segment's mode. Not while a chunk is half done
- * (never the case between steps). */
+/* Writes the tip for the position now: exactly layout.tip_bytes. Inside an input segment the
+ * tip records how far into the segment it is and the segment's mode. Not while a chunk is half
+ * done (never the case between steps). */
 NODISCARD enum err seq_export_tip(const struct seq *s, void *dst, struct error *e);
 
 /* Import, on a new sequence only. Reserves regions for n_tokens; the caller fills the rows of
  * every plane, then calls seq_import_tip or seq_rebuild. */
-NODISCARD enum err seq_import_begin(struct seq *s, uint64_t n_tokens,
-                                    struct state_regions *out, struct error *e);
+NODISCARD enum err seq_import_begin(struct seq *s, uint64_t n_tokens, struct state_regions *out,
+                                    struct error *e);
 /* Exact: checks version, position, sizes and ranges of the tip, then makes all visible at once.
- * digest is that of the open segment at this position. ERR_FORMAT leaves the import open, so that
- * seq_rebuild can follow. */
+ * digest is that of the open segment at this position. ERR_FORMAT leaves the import open, so
+ * that seq_rebuild can follow. */
 NODISCARD enum err seq_import_tip(struct seq *s, const void *tip, size_t n_bytes,
                                   const struct seq_digest *digest, struct error *e);
 /* Planes only: queues a re-run of the tokens before n_tokens (deep: as many as bit-equality
- * needs, replay: the last W), planes read and never written. tape covers at least [0, n_tokens).
- * The work is done by engine_step; *n_replayed is how many tokens it will run. mode is
- * RESUME_DEEP or RESUME_REPLAY. */
-NODISCARD enum err seq_rebuild(struct seq *s, const struct tape_view *tape, enum resume_mode mode,
-                               uint64_t *n_replayed, struct error *e);
+ * needs, replay: the last W), planes read and never written. tape covers at least [0,
+ * n_tokens). The work is done by engine_step; *n_replayed is how many tokens it will run. mode
+ * is RESUME_DEEP or RESUME_REPLAY. */
+NODISCARD enum err seq_rebuild(struct seq *s, const struct tape_view *tape,
+                               enum resume_mode mode, uint64_t *n_replayed, struct error *e);
 
-/* If the position lies inside an input segment that is not complete: true, its start and mode. */
+/* If the position lies inside an input segment that is not complete: true, its start and mode.
+ */
 bool seq_segment_open(const struct seq *s, uint64_t *start, enum prefill_mode *mode);
 
 #endif

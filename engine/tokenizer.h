@@ -28,7 +28,8 @@ struct tokenizer;
 
 /* Reads DIR/tokenizer.json. ERR_NOTFOUND, ERR_IO; ERR_FORMAT with the field at fault;
  * ERR_UNSUPPORTED for a model, normaliser or pre-tokenizer other than the one described above;
- * ERR_LIMIT for a file over 64 MiB, an id over 2^22 or a token over 4096 bytes. */
+ * ERR_LIMIT for a file over 64 MiB, an id over 2^22 or a token over 4096 bytes. Every id below
+ * the highest may be missing, no byte may. */
 NODISCARD enum err tokenizer_open(struct tokenizer **out, const char *dir, struct error *e);
 /* The same from the n bytes of such a file. */
 NODISCARD enum err tokenizer_parse(struct tokenizer **out, const void *json, size_t n,
@@ -52,8 +53,10 @@ NODISCARD enum err tokenizer_encode_special(const struct tokenizer *t, const voi
 /* The bytes that an id stands for: any bytes for an ordinary one, the text of an added one.
  * NULL for an id that has no token. Borrowed for the tokenizer's life. */
 const uint8_t *tokenizer_bytes(const struct tokenizer *t, uint32_t id, size_t *n);
-/* The spelling in the vocabulary file (GPT-2 alphabet), or the text of an added token. */
-const char *tokenizer_spelling(const struct tokenizer *t, uint32_t id);
+/* Appends the spelling in the vocabulary file: each byte as its character of the GPT-2
+ * alphabet; the text of an added token as it is. ERR_INVAL for an id that has no token. */
+NODISCARD enum err tokenizer_spelling(const struct tokenizer *t, uint32_t id, struct buf *out,
+                                      struct error *e);
 bool tokenizer_is_added(const struct tokenizer *t, uint32_t id);
 /* The id of the added token with exactly this text, or TOKEN_NONE. */
 uint32_t tokenizer_added(const struct tokenizer *t, const char *text);
@@ -62,10 +65,5 @@ uint32_t tokenizer_added(const struct tokenizer *t, const char *text);
  */
 NODISCARD enum err tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t n,
                                     struct buf *out, struct error *e);
-
-/* The borders of the pieces that the three splits make of n bytes: calls piece() for each, in
- * order; a non-zero return stops. For tests and tools. */
-void tokenizer_split(const uint8_t *bytes, size_t n,
-                     int (*piece)(void *user, const uint8_t *p, size_t len), void *user);
 
 #endif
