@@ -90,7 +90,8 @@ enum err buf_printf(struct buf *b, struct error *e, const char *fmt, ...)
     va_copy(again, ap);
     int n = vsnprintf(NULL, 0, fmt, ap);
     va_end(ap);
-    enum err rc = n < 0 ? err_set(e, ERR_INVAL, "buffer: bad format") : buf_reserve(b, (size_t)n, e);
+    enum err rc =
+        n < 0 ? err_set(e, ERR_INVAL, "buffer: bad format") : buf_reserve(b, (size_t)n, e);
     if (!rc) {
         vsnprintf((char *)b->data + b->len, (size_t)n + 1, fmt, again);
         b->len += (size_t)n;

@@ -93,13 +93,10 @@ void log_write(enum log_level level, const char *fmt, ...)
         return;
     clock_text(clock_wall_ms(clock_real()), when);
     size_t n = (size_t)snprintf(line, sizeof line, "%s %-5s ", when, level_names[level]);
-    bool cut = (size_t)n_text >= sizeof text;
-    for (const char *c = text; *c && !cut; c++) {
-        if (n + 4 + sizeof "...\n" > sizeof line)
-            cut = true;
-        else
-            n += put_visible(line + n, (unsigned char)*c);
-    }
+    const char *c = text;
+    for (; *c && n + 4 + sizeof "...\n" <= sizeof line; c++)
+        n += put_visible(line + n, (unsigned char)*c);
+    bool cut = *c || (size_t)n_text >= sizeof text;
     memcpy(line + n, cut ? "...\n" : "\n", cut ? 4 : 1);
     n += cut ? 4 : 1;
     pthread_mutex_lock(&sink.lock);
