@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/clock.h"
 #include "base/err.h"
 
 struct store;
@@ -36,9 +37,7 @@ struct store_options {
     uint64_t pack_bytes; /* 0: STORE_PACK_BYTES */
     bool encrypt;        /* encrypt extents; ERR_UNSUPPORTED in this build */
     bool no_direct_io;   /* buffered reads and writes, as on file systems without O_DIRECT */
-    /* Wall clock in milliseconds since 1970; NULL: the machine's. Passed in for tests. */
-    uint64_t (*now_ms)(void *user);
-    void *now_user;
+    const struct clock *clock; /* NULL: the machine's */
 };
 
 /* Opens or makes a store: lock, schema (migrated by user_version), start-up scan of the packs.

@@ -1,0 +1,323 @@
+#include "sessions/db.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/crypto.h"
+#include "base/fault.h"
+
+enum err db_error(struct db *db, int sqlite_rc, struct error *e, const char *what)
+{
+    static const struct {
+        int sqlite;
+        enum err code;
+    } map[] = {
+        {SQLITE_NOMEM, ERR_NOMEM},     {SQLITE_FULL, ERR_LIMIT},
+        {SQLITE_TOOBIG, ERR_LIMIT},    {SQLITE_BUSY, ERR_BUSY},
+        {SQLITE_LOCKED, ERR_BUSY},     {SQLITE_CORRUPT, ERR_CORRUPT},
+        {SQLITE_NOTADB, ERR_CORRUPT},  {SQLITE_CONSTRAINT, ERR_CONFLICT},
+        {SQLITE_READONLY, ERR_DENIED}, {SQLITE_PERM, ERR_DENIED},
+        {SQLITE_AUTH, ERR_DENIED},     {SQLITE_CANTOPEN, ERR_IO},
+    };
+    enum err code = ERR_IO;
+    for (size_t i = 0; i < sizeof map / sizeof map[0]; i++)
+        if (map[i].sqlite == (sqlite_rc & 0xff))
+            code = map[i].code;
+    const char *text = db->handle ? sqlite3_errmsg(db->handle) : sqlite3_errstr(sqlite_rc);
+    err_set(e, code, "%s: %s", what, text);
+    if (e && db->handle)
+        e->sys = sqlite3_system_errno(db->handle);
+    return code;
+}
+
+enum err db_exec(struct db *db, const char *sql, struct error *e)
+{
+    if (fault_point("db.exec"))
+        return err_sys(e, EIO, "database");
+    int rc = sqlite3_exec(db->handle, sql, NULL, NULL, NULL);
+    return rc ? db_error(db, rc, e, "database") : OK;
+}
+
+enum err db_open(struct db *db, const char *path, struct error *e)
+{
+    memset(db, 0, sizeof *db);
+    /* SQLite would make the file 0644; -wal takes its mode from the database. */
+    AUTO_FD int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return err_sys(e, errno, "open %s", path);
+    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX;
+    int rc = sqlite3_open_v2(path, &db->handle, flags, NULL);
+    if (rc) {
+        enum err code = db_error(db, rc, e, path);
+        db_close(db);
+        return code;
+    }
+    sqlite3_extended_result_codes(db->handle, 1);
+    /* EXCLUSIVE: no second connection can checkpoint, and the WAL index stays out of a file. */
+    enum err code = db_exec(db,
+                            "PRAGMA locking_mode = EXCLUSIVE;"
+                            "PRAGMA journal_mode = WAL;"
+                            "PRAGMA synchronous = FULL;"
+                            "PRAGMA cell_size_check = ON;"
+                            "PRAGMA trusted_schema = OFF;"
+                            "PRAGMA temp_store = MEMORY;",
+                            e);
+    if (code) {
+        db_close(db);
+        return err_wrap(e, code, "%s", path);
+    }
+    return OK;
+}
+
+void db_close(struct db *db)
+{
+    for (size_t i = 0; i < db->n_statements; i++)
+        sqlite3_finalize(db->statements[i].handle);
+    db->n_statements = 0;
+    sqlite3_close(db->handle);
+    db->handle = NULL;
+    crypto_wipe(db->row_key, sizeof db->row_key);
+}
+
+static struct db_statement *find_statement(struct db *db, const char *sql)
+{
+    for (size_t i = 0; i < db->n_statements; i++)
+        if (db->statements[i].sql == sql)
+            return &db->statements[i];
+    return NULL;
+}
+
+enum err query_init(struct query *q, struct db *db, const char *sql, struct error *e)
+{
+    memset(q, 0, sizeof *q);
+    struct db_statement *slot = find_statement(db, sql);
+    if (slot && !slot->busy) {
+        slot->busy = true;
+        q->db = db;
+        q->slot = slot;
+        q->handle = slot->handle;
+        return OK;
+    }
+    if (fault_point("db.prepare"))
+        return err_set(e, ERR_NOMEM, "database: prepare");
+    sqlite3_stmt *handle = NULL;
+    int rc = sqlite3_prepare_v3(db->handle, sql, -1, SQLITE_PREPARE_PERSISTENT, &handle, NULL);
+    if (rc)
+        return db_error(db, rc, e, "database: prepare");
+    q->db = db;
+    q->handle = handle;
+    if (!slot && db->n_statements < DB_MAX_STATEMENTS) {
+        q->slot = &db->statements[db->n_statements++];
+        *q->slot = (struct db_statement){sql, handle, true};
+    }
+    return OK;
+}
+
+void query_fini(struct query *q)
+{
+    if (!q->handle)
+        return;
+    if (q->slot) {
+        sqlite3_reset(q->handle);
+        sqlite3_clear_bindings(q->handle);
+        q->slot->busy = false;
+    } else {
+        sqlite3_finalize(q->handle);
+    }
+    q->handle = NULL;
+}
+
+/* A value in a tag: its type, its length, its bytes. */
+static void hash_value(struct hash *h, int type, const void *p, size_t n)
+{
+    uint8_t t = (uint8_t)type;
+    hash_add(h, &t, 1);
+    hash_field(h, p, n);
+}
+
+static void hash_int(struct hash *h, int64_t v)
+{
+    uint8_t t = SQLITE_INTEGER;
+    hash_add(h, &t, 1);
+    hash_u64le(h, (uint64_t)v);
+}
+
+static void bound(struct query *q, int rc)
+{
+    if (rc && !q->bind_rc)
+        q->bind_rc = rc;
+}
+
+void query_int(struct query *q, int64_t v)
+{
+    if (q->tagging)
+        hash_int(&q->hash, v);
+    bound(q, sqlite3_bind_int64(q->handle, ++q->n_bound, v));
+}
+
+void query_uint(struct query *q, uint64_t v)
+{
+    if (v > INT64_MAX)
+        bound(q, SQLITE_TOOBIG);
+    query_int(q, (int64_t)v);
+}
+
+void query_text(struct query *q, const char *s)
+{
+    if (q->tagging)
+        hash_value(&q->hash, s ? SQLITE_TEXT : SQLITE_NULL, s, s ? strlen(s) : 0);
+    bound(q, s ? sqlite3_bind_text(q->handle, ++q->n_bound, s, -1, SQLITE_STATIC)
+               : sqlite3_bind_null(q->handle, ++q->n_bound));
+}
+
+void query_blob(struct query *q, const void *p, size_t n)
+{
+    if (q->tagging)
+        hash_value(&q->hash, p ? SQLITE_BLOB : SQLITE_NULL, p, p ? n : 0);
+    bound(q, p ? sqlite3_bind_blob64(q->handle, ++q->n_bound, p, n, SQLITE_STATIC)
+               : sqlite3_bind_null(q->handle, ++q->n_bound));
+}
+
+void query_tagged(struct query *q, const char *table)
+{
+    q->tagging = true;
+    hash_init(&q->hash, q->db->row_key, HASH_TAG_BYTES);
+    hash_field(&q->hash, table, strlen(table));
+}
+
+enum err query_step(struct query *q, bool *row, struct error *e)
+{
+    if (q->bind_rc)
+        return db_error(q->db, q->bind_rc, e, "database: bind");
+    if (fault_point("db.step"))
+        return err_sys(e, EIO, "database");
+    int rc = sqlite3_step(q->handle);
+    if (rc != SQLITE_ROW && rc != SQLITE_DONE)
+        return db_error(q->db, rc, e, "database");
+    *row = rc == SQLITE_ROW;
+    return OK;
+}
+
+enum err query_run(struct query *q, struct error *e)
+{
+    bool row = true;
+    enum err rc = OK;
+    while (row && !rc)
+        rc = query_step(q, &row, e);
+    return rc;
+}
+
+enum err query_put(struct query *q, struct error *e)
+{
+    uint8_t tag[HASH_TAG_BYTES];
+    hash_final(&q->hash, tag);
+    q->tagging = false;
+    query_blob(q, tag, sizeof tag);
+    return query_run(q, e);
+}
+
+int64_t row_int(const struct query *q, int col)
+{
+    return sqlite3_column_int64(q->handle, col);
+}
+
+uint64_t row_uint(const struct query *q, int col)
+{
+    int64_t v = sqlite3_column_int64(q->handle, col);
+    return v < 0 ? 0 : (uint64_t)v;
+}
+
+const char *row_text(const struct query *q, int col)
+{
+    return (const char *)sqlite3_column_text(q->handle, col);
+}
+
+const void *row_blob(const struct query *q, int col, size_t *n_out)
+{
+    /* The order of the two calls matters to SQLite. An empty blob comes as NULL. */
+    const void *p = sqlite3_column_blob(q->handle, col);
+    *n_out = (size_t)sqlite3_column_bytes(q->handle, col);
+    if (!p && sqlite3_column_type(q->handle, col) == SQLITE_BLOB)
+        return "";
+    return p;
+}
+
+enum err row_bytes(const struct query *q, int col, void *dst, size_t n, struct error *e)
+{
+    size_t have;
+    const void *p = row_blob(q, col, &have);
+    if (!p || have != n)
+        return err_set(e, ERR_CORRUPT, "database: column %s: %zu bytes, want %zu",
+                       sqlite3_column_name(q->handle, col), have, n);
+    memcpy(dst, p, n);
+    return OK;
+}
+
+static void hash_column(struct hash *h, const struct query *q, int col)
+{
+    int type = sqlite3_column_type(q->handle, col);
+    size_t n = 0;
+    if (type == SQLITE_INTEGER) {
+        hash_int(h, row_int(q, col));
+        return;
+    }
+    const void *p = NULL;
+    if (type == SQLITE_TEXT) {
+        p = row_text(q, col);
+        n = (size_t)sqlite3_column_bytes(q->handle, col);
+    } else if (type == SQLITE_BLOB) {
+        p = row_blob(q, col, &n);
+    }
+    hash_value(h, type, p, n);
+}
+
+enum err row_check(struct query *q, const char *table, struct error *e)
+{
+    int n_columns = sqlite3_column_count(q->handle);
+    struct hash h;
+    hash_init(&h, q->db->row_key, HASH_TAG_BYTES);
+    hash_field(&h, table, strlen(table));
+    for (int col = 0; col < n_columns - 1; col++)
+        hash_column(&h, q, col);
+    uint8_t want[HASH_TAG_BYTES];
+    hash_final(&h, want);
+    size_t n;
+    const void *have = row_blob(q, n_columns - 1, &n);
+    if (have && n == sizeof want && crypto_equal(have, want, n))
+        return OK;
+    q->db->rows_damaged++;
+    const char *first = row_text(q, 0);
+    return err_set(e, ERR_CORRUPT, "database: %s %s: the row's tag does not match", table,
+                   first ? first : "NULL");
+}
+
+enum err txn_begin(struct txn *t, struct db *db, struct error *e)
+{
+    t->db = NULL;
+    if (fault_point("db.begin"))
+        return err_sys(e, EIO, "database: begin");
+    enum err rc = db_exec(db, "BEGIN IMMEDIATE", e);
+    if (!rc)
+        t->db = db;
+    return rc;
+}
+
+enum err txn_commit(struct txn *t, struct error *e)
+{
+    if (fault_point("db.commit"))
+        return err_sys(e, EIO, "database: commit");
+    enum err rc = db_exec(t->db, "COMMIT", e);
+    if (!rc)
+        t->db = NULL;
+    return rc;
+}
+
+void txn_fini(struct txn *t)
+{
+    /* After some errors (disk full, out of memory) SQLite has rolled back by itself. */
+    if (t->db && !sqlite3_get_autocommit(t->db->handle))
+        sqlite3_exec(t->db->handle, "ROLLBACK", NULL, NULL, NULL);
+    t->db = NULL;
+}

@@ -1,0 +1,111 @@
+/* SQLite as this folder uses it: one connection, cached statements, tagged rows, transactions.
+ *
+ * A query binds its parameters in order and is stepped; binding errors are kept and come out of
+ * the next step. A tagged row is written by a statement whose parameters are the row's columns
+ * in order and then its tag:
+ *
+ *     AUTO(query) struct query q = {0};
+ *     if ((rc = query_init(&q, db, "INSERT OR REPLACE INTO marks VALUES(?,?,?,?)", e)))
+ *         return rc;
+ *     query_tagged(&q, "marks");
+ *     query_int(&q, strand); query_int(&q, at); query_int(&q, from);
+ *     return query_put(&q, e);
+ *
+ * and read by one that selects the same columns in the same order, the tag last; row_check()
+ * then says whether table, primary key and content are what was written. Tags are
+ * BLAKE2b-128 under a key of the store over table name, column types and values, each with its
+ * length. Belongs to the store's thread.
+ *
+ * Fault points: db.prepare, db.step (reads and writes), db.begin, db.commit. */
+#ifndef SESSIONS_DB_H
+#define SESSIONS_DB_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <sqlite3.h>
+
+#include "base/auto.h"
+#include "base/err.h"
+#include "base/hash.h"
+
+#define DB_MAX_STATEMENTS 160
+
+struct db_statement {
+    const char *sql; /* the literal it was made from: compared by address */
+    sqlite3_stmt *handle;
+    bool busy;
+};
+
+struct db {
+    sqlite3 *handle;
+    uint8_t row_key[HASH_KEY_BYTES]; /* of the row tags; set before the first tagged row */
+    uint64_t rows_damaged;           /* tags that did not match, since opening */
+    size_t n_statements;
+    struct db_statement statements[DB_MAX_STATEMENTS];
+};
+
+/* Opens (makes, 0600) path for this connection alone, in WAL mode with synchronous=FULL.
+ * ERR_CORRUPT: not a database. ERR_BUSY: another process has it open. */
+NODISCARD enum err db_open(struct db *db, const char *path, struct error *e);
+/* Checkpoints and closes; fine on one that never opened. */
+void db_close(struct db *db);
+
+/* Runs statements without parameters (schema, pragmas). */
+NODISCARD enum err db_exec(struct db *db, const char *sql, struct error *e);
+
+/* What SQLite says, as one of our codes, with its message behind ours. */
+enum err db_error(struct db *db, int sqlite_rc, struct error *e, const char *what);
+
+struct query {
+    struct db *db;
+    sqlite3_stmt *handle;
+    struct db_statement *slot; /* NULL: its own, finalized at the end */
+    int n_bound;
+    int bind_rc;
+    bool tagging;
+    struct hash hash;
+};
+
+/* sql is a string literal: prepared once, then reused. */
+NODISCARD enum err query_init(struct query *q, struct db *db, const char *sql, struct error *e);
+void query_fini(struct query *q);
+
+/* Bind the next parameter. Text and bytes must live until the query is stepped. NULL pointers
+ * are SQL NULL; an empty blob is not. */
+void query_int(struct query *q, int64_t v);
+void query_uint(struct query *q, uint64_t v); /* <= INT64_MAX */
+void query_text(struct query *q, const char *s);
+void query_blob(struct query *q, const void *p, size_t n);
+/* What is bound from here on belongs to a row of this table. */
+void query_tagged(struct query *q, const char *table);
+
+/* *row: whether there is one. */
+NODISCARD enum err query_step(struct query *q, bool *row, struct error *e);
+/* Steps to the end; for statements that give no rows. */
+NODISCARD enum err query_run(struct query *q, struct error *e);
+/* Binds the tag of what was bound since query_tagged, and runs. */
+NODISCARD enum err query_put(struct query *q, struct error *e);
+
+/* Columns of the row the query stands on; borrowed until the next step. */
+int64_t row_int(const struct query *q, int col);
+uint64_t row_uint(const struct query *q, int col);
+const char *row_text(const struct query *q, int col); /* NULL for NULL */
+const void *row_blob(const struct query *q, int col, size_t *n_out);
+/* The blob of column col if it has exactly n bytes, copied to dst; else ERR_CORRUPT. */
+NODISCARD enum err row_bytes(const struct query *q, int col, void *dst, size_t n,
+                             struct error *e);
+/* Compares the tag in the last column with that of the columns before it. ERR_CORRUPT names
+ * table and first column; counted. */
+NODISCARD enum err row_check(struct query *q, const char *table, struct error *e);
+
+/* A transaction that is rolled back unless it was committed. They do not nest. */
+struct txn {
+    struct db *db;
+};
+NODISCARD enum err txn_begin(struct txn *t, struct db *db, struct error *e);
+/* Durable when OK; rolled back otherwise. */
+NODISCARD enum err txn_commit(struct txn *t, struct error *e);
+void txn_fini(struct txn *t);
+
+#endif

@@ -1,0 +1,50 @@
+/* The tables of agentd.db, and how an older database becomes this one.
+ *
+ * Every table whose rows hold content, order or a pointer ends in a 16-byte `tag` (db.h).
+ * Column lists stand here once: the same list writes a row, reads it and feeds its tag.
+ * README.md draws how the tables hang together. */
+#ifndef SESSIONS_SCHEMA_H
+#define SESSIONS_SCHEMA_H
+
+#include "sessions/db.h"
+
+#define SCHEMA_VERSION 1
+
+#define META_COLS "key, value"
+#define NAMESPACE_COLS "id, uuid, name, algorithm, wrapped, created"
+#define LAYOUT_COLS "id, namespace, fingerprint, spec, root"
+#define SESSION_COLS                                                                           \
+    "num, id, name, namespace, strand, parent, forked_at, state, reason, damaged, created, "   \
+    "updated"
+#define CONFIG_COLS "session, cwd, config"
+#define STRAND_COLS "id, parent, parent_pos, parent_seq, length, last_seq"
+#define TAPE_COLS "strand, chunk, ids"
+#define SEGMENT_COLS "strand, start, len, kind, mode, open, digest, n_rows"
+#define MARK_COLS "strand, at, origin"
+#define EVENT_COLS "strand, seq, t, position, turn, type, item, kind, json, bytes"
+#define CALL_COLS                                                                              \
+    "session, id, ord, turn, item, name, arguments, step, idx, status, is_error, ingested, "   \
+    "result, spill, spill_bytes, created, ended"
+#define TURN_COLS                                                                              \
+    "session, id, ord, client_message, forced_next, step, state, reason, ledger, finished, "   \
+    "first_seq, created"
+#define PARAMS_COLS "session, id, params"
+#define PACK_COLS "id, uuid, namespace, state, length"
+#define BLOCK_COLS                                                                             \
+    "id, layout, parent, depth, key, digest, numerics, lineage, pack, off, pages, "            \
+    "commit_no, damaged, used"
+#define TAIL_COLS                                                                              \
+    "id, layout, block, prev, first, last, digest, numerics, lineage, pack, off, pages, "      \
+    "commit_no, damaged"
+#define TIP_COLS                                                                               \
+    "id, layout, key, position, inside, block, tail, segment_digest, digest_rows, numerics, "  \
+    "lineage, pack, off, pages, commit_no, damaged"
+#define HEAD_COLS                                                                              \
+    "session, slot, generation, layout, position, block, tail, tip, numerics, lineage, "       \
+    "commit_no"
+
+/* Makes the tables of a new database, or migrates an older one, in one transaction. *is_new
+ * says which. ERR_UNSUPPORTED: the database is newer than this build. */
+NODISCARD enum err schema_apply(struct db *db, bool *is_new, struct error *e);
+
+#endif

@@ -1,0 +1,533 @@
+#include "sessions/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "sessions/schema.h"
+#include "sessions/session_internal.h"
+#include "sessions/strand.h"
+#include "sessions/tape.h"
+
+#define MIN_PREFIX 4
+#define SELECT_SESSIONS "SELECT " SESSION_COLS ", tag FROM sessions "
+
+void session_info_fini(struct session_info *s)
+{
+    free(s->cwd);
+    free(s->config);
+    s->cwd = s->config = NULL;
+}
+
+/* ---- the row -------------------------------------------------------------------------------
+ */
+
+static void copy_text(char *dst, size_t cap, const char *src)
+{
+    snprintf(dst, cap, "%s", src ? src : "");
+}
+
+/* A damaged row may hold anything; what is shown of it is printable. */
+static void make_printable(char *s)
+{
+    for (; *s; s++)
+        if ((unsigned char)*s < 0x20 || (unsigned char)*s > 0x7e)
+            *s = '?';
+}
+
+static void take_row(struct query *q, struct session_row *r)
+{
+    memset(r, 0, sizeof *r);
+    r->bad_row = row_check(q, "sessions", NULL) != OK;
+    r->num = row_int(q, 0);
+    copy_text(r->id, sizeof r->id, row_text(q, 1));
+    copy_text(r->name, sizeof r->name, row_text(q, 2));
+    r->space = row_int(q, 3);
+    r->strand = row_int(q, 4);
+    copy_text(r->parent, sizeof r->parent, row_text(q, 5));
+    r->forked_at = row_uint(q, 6);
+    copy_text(r->state, sizeof r->state, row_text(q, 7));
+    copy_text(r->reason, sizeof r->reason, row_text(q, 8));
+    r->damaged = r->bad_row || row_int(q, 9) != 0;
+    r->created = row_uint(q, 10);
+    r->updated = row_uint(q, 11);
+    if (r->bad_row) {
+        make_printable(r->id);
+        make_printable(r->name);
+        make_printable(r->parent);
+        make_printable(r->state);
+        make_printable(r->reason);
+    }
+}
+
+enum err session_row_read(struct store *st, const char *id, struct session_row *out,
+                          struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &st->db, SELECT_SESSIONS "WHERE id = ?", e);
+    if (rc)
+        return rc;
+    query_text(&q, id);
+    bool row;
+    if ((rc = query_step(&q, &row, e)))
+        return rc;
+    if (!row)
+        return err_set(e, ERR_NOTFOUND, "no session %.40s", id);
+    take_row(&q, out);
+    return OK;
+}
+
+enum err session_row_need(struct store *st, const char *id, struct session_row *out,
+                          struct error *e)
+{
+    enum err rc = session_row_read(st, id, out, e);
+    if (!rc && out->bad_row)
+        rc = err_set(e, ERR_CORRUPT, "session %s is damaged: its row does not match its tag",
+                     out->id);
+    return rc;
+}
+
+enum err session_row_sound(struct store *st, const char *id, struct session_row *out,
+                           struct error *e)
+{
+    enum err rc = session_row_need(st, id, out, e);
+    if (!rc && out->damaged)
+        rc = err_set(e, ERR_CORRUPT, "session %s is damaged and read-only", out->id);
+    return rc;
+}
+
+enum err session_row_write(struct store *st, const struct session_row *r, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    /* Not REPLACE: that would delete another session that has the name. */
+    enum err rc = query_init(
+        &q, &st->db,
+        "INSERT INTO sessions(" SESSION_COLS ", tag) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)"
+        " ON CONFLICT(num) DO UPDATE SET id = excluded.id, name = excluded.name,"
+        " namespace = excluded.namespace, strand = excluded.strand, parent = excluded.parent,"
+        " forked_at = excluded.forked_at, state = excluded.state, reason = excluded.reason,"
+        " damaged = excluded.damaged, created = excluded.created, updated = excluded.updated,"
+        " tag = excluded.tag",
+        e);
+    if (rc)
+        return rc;
+    query_tagged(&q, "sessions");
+    query_int(&q, r->num);
+    query_text(&q, r->id);
+    query_text(&q, r->name);
+    query_int(&q, r->space);
+    query_int(&q, r->strand);
+    query_text(&q, r->parent);
+    query_uint(&q, r->forked_at);
+    query_text(&q, r->state);
+    query_text(&q, r->reason);
+    query_int(&q, r->damaged);
+    query_uint(&q, r->created);
+    query_uint(&q, r->updated);
+    return query_put(&q, e);
+}
+
+static enum err set_word(char *dst, const char *src, const char *what, struct error *e)
+{
+    if (!src)
+        return OK;
+    if (strlen(src) >= SESSION_STATE_CAP)
+        return err_set(e, ERR_LIMIT, "session %s \"%.40s\": at most %d bytes", what, src,
+                       SESSION_STATE_CAP - 1);
+    copy_text(dst, SESSION_STATE_CAP, src);
+    return OK;
+}
+
+enum err session_row_set_state(struct session_row *r, const char *state, const char *reason,
+                               struct error *e)
+{
+    enum err rc = set_word(r->state, state, "state", e);
+    return rc ? rc : set_word(r->reason, reason, "reason", e);
+}
+
+static enum err mark_damaged(struct store *st, const char *id)
+{
+    struct session_row r;
+    enum err rc = session_row_read(st, id, &r, NULL);
+    if (rc || r.damaged)
+        return rc;
+    r.damaged = true;
+    return session_row_write(st, &r, NULL);
+}
+
+enum err session_note(struct store *st, const char *id, enum err rc)
+{
+    /* If the mark cannot be written now, the same damage is met again next time. */
+    if (rc == ERR_CORRUPT && mark_damaged(st, id))
+        st->seen.sessions_damaged++;
+    return rc;
+}
+
+/* ---- configuration -------------------------------------------------------------------------
+ */
+
+static enum err config_write(struct store *st, int64_t num, const char *cwd, const char *config,
+                             struct error *e)
+{
+    if (strlen(cwd) > SESSION_CWD_MAX)
+        return err_set(e, ERR_LIMIT, "session folder: %zu bytes, at most %u", strlen(cwd),
+                       SESSION_CWD_MAX);
+    if (strlen(config) > SESSION_CONFIG_MAX)
+        return err_set(e, ERR_LIMIT, "session configuration: %zu bytes, at most %u",
+                       strlen(config), SESSION_CONFIG_MAX);
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(
+        &q, &st->db, "INSERT OR REPLACE INTO configs(" CONFIG_COLS ", tag) VALUES(?,?,?,?)", e);
+    if (rc)
+        return rc;
+    query_tagged(&q, "configs");
+    query_int(&q, num);
+    query_text(&q, cwd);
+    query_text(&q, config);
+    return query_put(&q, e);
+}
+
+static enum err config_read(struct store *st, int64_t num, char **cwd, char **config,
+                            struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &st->db,
+                             "SELECT " CONFIG_COLS ", tag FROM configs WHERE session = ?", e);
+    if (rc)
+        return rc;
+    query_int(&q, num);
+    bool row;
+    if ((rc = query_step(&q, &row, e)))
+        return rc;
+    if (!row)
+        return err_set(e, ERR_CORRUPT, "database: configs %lld is missing", (long long)num);
+    if ((rc = row_check(&q, "configs", e)))
+        return rc;
+    AUTO_FREE char *c = strdup(row_text(&q, 1));
+    char *g = strdup(row_text(&q, 2));
+    if (!c || !g) {
+        free(g);
+        return err_set(e, ERR_NOMEM, "session configuration: out of memory");
+    }
+    *cwd = TAKE(c);
+    *config = g;
+    return OK;
+}
+
+/* ---- info ----------------------------------------------------------------------------------
+ */
+
+/* Position of the newest head, 0 if there is none. Only a figure for lists: not checked. */
+static enum err head_position(struct store *st, int64_t num, uint64_t *out, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &st->db,
+                             "SELECT position FROM heads WHERE session = ?"
+                             " ORDER BY generation DESC LIMIT 1",
+                             e);
+    if (rc)
+        return rc;
+    query_int(&q, num);
+    bool row;
+    if (!(rc = query_step(&q, &row, e)))
+        *out = row ? row_uint(&q, 0) : 0;
+    return rc;
+}
+
+/* What hangs below the row. Damage there makes the session damaged, not absent. */
+static enum err fill_below(struct store *st, const struct session_row *r,
+                           struct session_info *s, struct error *e)
+{
+    struct strand_row strand;
+    enum err rc = strand_read(st, r->strand, &strand, e);
+    if (!rc)
+        rc = config_read(st, r->num, &s->cwd, &s->config, e);
+    if (!rc)
+        rc = head_position(st, r->num, &s->state_position, e);
+    if (!rc) {
+        s->n_tokens = strand.length;
+        s->last_seq = strand.last_seq;
+    }
+    return rc;
+}
+
+static enum err info_of(struct store *st, const struct session_row *r, struct session_info *out,
+                        struct error *e)
+{
+    AUTO(session_info) struct session_info s = {0};
+    copy_text(s.id, sizeof s.id, r->id);
+    copy_text(s.name, sizeof s.name, r->name);
+    copy_text(s.parent, sizeof s.parent, r->parent);
+    copy_text(s.state, sizeof s.state, r->state);
+    copy_text(s.reason, sizeof s.reason, r->reason);
+    s.damaged = r->damaged;
+    s.created_ms = r->created;
+    s.updated_ms = r->updated;
+    s.forked_at = r->forked_at;
+    enum err rc = r->bad_row ? ERR_CORRUPT : fill_below(st, r, &s, e);
+    if (rc == ERR_CORRUPT) {
+        s.damaged = true;
+        if (!s.cwd && !(s.cwd = strdup("")))
+            return err_set(e, ERR_NOMEM, "session: out of memory");
+        if (!s.config && !(s.config = strdup("{}")))
+            return err_set(e, ERR_NOMEM, "session: out of memory");
+        rc = OK;
+    }
+    if (rc)
+        return rc;
+    *out = s;
+    s.cwd = s.config = NULL;
+    return OK;
+}
+
+/* ---- finding and listing -------------------------------------------------------------------
+ */
+
+/* Rows that the key may stand for. An exact id or name wins over prefixes. */
+#define FIND_SQL                                                                               \
+    SELECT_SESSIONS "WHERE id = ?1 OR substr(name, 1, length(?1)) = ?1 OR (length(?1) >= ?2 "  \
+                    "AND substr(id, 1, length(?1)) = upper(?1)) "                              \
+                    "ORDER BY id = ?1 OR name = ?1 DESC, updated DESC LIMIT 6"
+
+enum err session_find(struct store *st, const char *key, struct session_info *out,
+                      struct error *e)
+{
+    struct session_row first;
+    size_t n = 0;
+    bool exact = !*key; /* which is the beginning of everything */
+    char several[ERR_MSG_BYTES] = "";
+    {
+        AUTO(query) struct query q = {0};
+        enum err rc = query_init(&q, &st->db, FIND_SQL, e);
+        if (rc)
+            return rc;
+        query_text(&q, key);
+        query_int(&q, MIN_PREFIX);
+        for (bool row = true; !exact;) {
+            if ((rc = query_step(&q, &row, e)))
+                return rc;
+            if (!row)
+                break;
+            struct session_row r;
+            take_row(&q, &r);
+            if (n == 0)
+                first = r;
+            exact = n == 0 && (strcmp(r.id, key) == 0 || strcmp(r.name, key) == 0);
+            size_t len = strlen(several);
+            snprintf(several + len, sizeof several - len, "%s%s", n++ ? ", " : "", r.name);
+        }
+    }
+    if (n == 0)
+        return err_set(e, ERR_NOTFOUND, "no session \"%.64s\"", key);
+    if (n > 1)
+        return err_set(e, ERR_NOTFOUND, "\"%.64s\" could be %.150s%s", key, several,
+                       n == 6 ? ", ..." : "");
+    return info_of(st, &first, out, e);
+}
+
+enum err session_list(struct store *st, session_fn *fn, void *user, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &st->db, SELECT_SESSIONS "ORDER BY updated DESC, num DESC", e);
+    for (bool row = true; !rc;) {
+        if ((rc = query_step(&q, &row, e)) || !row)
+            return rc;
+        struct session_row r;
+        take_row(&q, &r);
+        AUTO(session_info) struct session_info s = {0};
+        if ((rc = info_of(st, &r, &s, e)) || !fn(user, &s))
+            return rc;
+    }
+    return rc;
+}
+
+/* ---- making --------------------------------------------------------------------------------
+ */
+
+static enum err check_id(const char *id, struct error *e)
+{
+    if (!ulid_is_valid(id, strlen(id)))
+        return err_set(e, ERR_INVAL, "session id \"%.40s\" is not a ULID", id);
+    return OK;
+}
+
+static enum err check_name(const char *name, struct error *e)
+{
+    static const char first[] = "abcdefghijklmnopqrstuvwxyz0123456789";
+    static const char rest[] = "abcdefghijklmnopqrstuvwxyz0123456789._-";
+    size_t n = name ? strlen(name) : 0;
+    if (n == 0 || n >= SESSION_NAME_CAP || !strchr(first, name[0]) || strspn(name, rest) != n)
+        return err_set(e, ERR_INVAL,
+                       "session name \"%.70s\": want 1 to %d of a-z 0-9 . _ -, the first a "
+                       "letter or digit",
+                       name ? name : "", SESSION_NAME_CAP - 1);
+    return OK;
+}
+
+static enum err next_num(struct store *st, int64_t *out, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &st->db, "SELECT ifnull(max(num), 0) + 1 FROM sessions", e);
+    bool row = false;
+    if (!rc && !(rc = query_step(&q, &row, e)))
+        *out = row_int(&q, 0);
+    return rc;
+}
+
+/* Fills and inserts a row whose strand and parent are set. In a transaction. */
+static enum err insert(struct store *st, struct session_row *r, const char *id,
+                       const char *name, const char *state, struct error *e)
+{
+    enum err rc = check_name(name, e);
+    if (!rc && id)
+        rc = check_id(id, e);
+    if (rc || (rc = next_num(st, &r->num, e)) ||
+        (rc = session_row_set_state(r, state ? state : "idle", "", e)))
+        return rc;
+    if (id)
+        copy_text(r->id, sizeof r->id, id);
+    else
+        ulid_next(&st->ulid, r->id);
+    copy_text(r->name, sizeof r->name, name);
+    r->space = st->space.id;
+    r->created = r->updated = store_now_ms(st);
+    rc = session_row_write(st, r, e);
+    if (rc == ERR_CONFLICT)
+        return err_set(e, ERR_CONFLICT, "session \"%s\" exists already", name);
+    return rc;
+}
+
+enum err session_new(struct store *st, const struct session_new *s, char *id_out,
+                     struct error *e)
+{
+    AUTO(txn) struct txn t = {0};
+    struct session_row r = {0};
+    enum err rc = txn_begin(&t, &st->db, e);
+    if (rc || (rc = strand_new(st, 0, 0, 0, &r.strand, e)) ||
+        (rc = insert(st, &r, s->id, s->name, s->state, e)) ||
+        (rc = config_write(st, r.num, s->cwd ? s->cwd : "", s->config ? s->config : "{}", e)) ||
+        (rc = txn_commit(&t, e)))
+        return rc;
+    if (id_out)
+        memcpy(id_out, r.id, sizeof r.id);
+    return OK;
+}
+
+/* The strand to fork from: the oldest one that has everything up to seq. */
+static enum err fork_strand(struct store *st, int64_t strand, uint64_t seq, int64_t *out,
+                            struct error *e)
+{
+    for (;;) {
+        struct strand_row r;
+        enum err rc = strand_read(st, strand, &r, e);
+        if (rc)
+            return rc;
+        *out = strand;
+        if (!r.parent || seq > r.parent_seq)
+            return OK;
+        strand = r.parent;
+    }
+}
+
+enum err session_fork(struct store *st, const struct session_fork *f, char *id_out,
+                      struct error *e)
+{
+    struct session_row parent, r = {0};
+    AUTO_FREE char *cwd = NULL;
+    AUTO_FREE char *config = NULL;
+    enum err rc = session_row_need(st, f->parent, &parent, e);
+    if (rc || (rc = config_read(st, parent.num, &cwd, &config, e)))
+        return rc;
+    struct strand_row last;
+    uint64_t position, seq = f->at_seq;
+    if ((rc = strand_read(st, parent.strand, &last, e)) ||
+        (rc = tape_position_of(st, f->parent, seq, &position, e)))
+        return rc;
+    if (seq == 0)
+        seq = last.last_seq;
+    AUTO(txn) struct txn t = {0};
+    int64_t from = parent.strand;
+    if ((rc = txn_begin(&t, &st->db, e)))
+        return rc;
+    /* Everything: then there may be tokens behind the last event. */
+    if (f->at_seq && (rc = fork_strand(st, parent.strand, seq, &from, e)))
+        return rc;
+    copy_text(r.parent, sizeof r.parent, parent.id);
+    r.forked_at = position;
+    if ((rc = strand_new(st, from, position, seq, &r.strand, e)) ||
+        (rc = insert(st, &r, f->id, f->name, NULL, e)) ||
+        (rc = config_write(st, r.num, f->cwd ? f->cwd : cwd, f->config ? f->config : config,
+                           e)) ||
+        (rc = txn_commit(&t, e)))
+        return rc;
+    if (id_out)
+        memcpy(id_out, r.id, sizeof r.id);
+    return OK;
+}
+
+/* ---- changing ------------------------------------------------------------------------------
+ */
+
+enum err session_rename(struct store *st, const char *id, const char *name, struct error *e)
+{
+    struct session_row r;
+    enum err rc = check_name(name, e);
+    if (rc || (rc = session_row_sound(st, id, &r, e)))
+        return rc;
+    copy_text(r.name, sizeof r.name, name);
+    rc = session_row_write(st, &r, e);
+    if (rc == ERR_CONFLICT)
+        return err_set(e, ERR_CONFLICT, "session \"%s\" exists already", name);
+    return rc;
+}
+
+enum err session_configure(struct store *st, const char *id, const char *config,
+                           struct error *e)
+{
+    struct session_row r;
+    AUTO_FREE char *cwd = NULL;
+    AUTO_FREE char *old = NULL;
+    enum err rc = session_row_sound(st, id, &r, e);
+    if (rc || (rc = session_note(st, id, config_read(st, r.num, &cwd, &old, e))))
+        return rc;
+    return config_write(st, r.num, cwd, config, e);
+}
+
+enum err session_set_state(struct store *st, const char *id, const char *state,
+                           const char *reason, struct error *e)
+{
+    struct session_row r;
+    enum err rc = session_row_sound(st, id, &r, e);
+    if (rc || (rc = session_row_set_state(&r, state, reason, e)))
+        return rc;
+    r.updated = store_now_ms(st);
+    return session_row_write(st, &r, e);
+}
+
+static enum err drop_rows(struct store *st, const char *sql, int64_t num, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &st->db, sql, e);
+    if (rc)
+        return rc;
+    query_int(&q, num);
+    return query_run(&q, e);
+}
+
+enum err session_delete(struct store *st, const char *id, struct error *e)
+{
+    struct session_row r;
+    AUTO(txn) struct txn t = {0};
+    enum err rc = txn_begin(&t, &st->db, e);
+    if (rc || (rc = session_row_read(st, id, &r, e)) ||
+        (rc = drop_rows(st, "DELETE FROM configs WHERE session = ?", r.num, e)) ||
+        (rc = drop_rows(st, "DELETE FROM calls WHERE session = ?", r.num, e)) ||
+        (rc = drop_rows(st, "DELETE FROM turns WHERE session = ?", r.num, e)) ||
+        (rc = drop_rows(st, "DELETE FROM params WHERE session = ?", r.num, e)) ||
+        (rc = drop_rows(st, "DELETE FROM heads WHERE session = ?", r.num, e)) ||
+        (rc = drop_rows(st, "DELETE FROM sessions WHERE num = ?", r.num, e)))
+        return rc;
+    /* A strand that cannot be trusted stays behind; fsck finds it. */
+    if (!r.bad_row && (rc = strand_release(st, r.strand, e)) && rc != ERR_CORRUPT)
+        return rc;
+    return txn_commit(&t, e);
+}

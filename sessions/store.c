@@ -1,0 +1,336 @@
+#include "sessions/store.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "sessions/schema.h"
+#include "sessions/store_internal.h"
+
+#define MASTER_KEY_FILE "master.key"
+
+uint64_t store_now_ms(const struct store *st)
+{
+    int64_t t = clock_wall_ms(st->clock);
+    return t < 0 ? 0 : (uint64_t)t;
+}
+
+/* ---- meta ----------------------------------------------------------------------------------
+ */
+
+enum err meta_read(struct store *st, const char *key, void *dst, size_t n, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc =
+        query_init(&q, &st->db, "SELECT " META_COLS ", tag FROM meta WHERE key = ?", e);
+    if (rc)
+        return rc;
+    query_text(&q, key);
+    bool row;
+    if ((rc = query_step(&q, &row, e)))
+        return rc;
+    if (!row)
+        return err_set(e, ERR_NOTFOUND, "database: meta has no %s", key);
+    if ((rc = row_check(&q, "meta", e)))
+        return rc;
+    return row_bytes(&q, 1, dst, n, e);
+}
+
+enum err meta_write(struct store *st, const char *key, const void *src, size_t n,
+                    struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &st->db, "INSERT OR REPLACE INTO meta VALUES(?, ?, ?)", e);
+    if (rc)
+        return rc;
+    query_tagged(&q, "meta");
+    query_text(&q, key);
+    query_blob(&q, src, n);
+    return query_put(&q, e);
+}
+
+/* ---- keys ----------------------------------------------------------------------------------
+ */
+
+/* The store's uuid before there is a key to check its row with. */
+static enum err read_uuid(struct store *st, bool *found, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &st->db, "SELECT value FROM meta WHERE key = 'store'", e);
+    if (rc)
+        return rc;
+    if ((rc = query_step(&q, found, e)))
+        return rc;
+    return *found ? row_bytes(&q, 0, st->uuid, sizeof st->uuid, e) : OK;
+}
+
+static enum err load_master(struct store *st, const char *state_dir, bool may_make,
+                            struct error *e)
+{
+    char path[FS_PATH_BYTES];
+    enum err rc = fs_path(path, sizeof path, e, "%s/%s", state_dir, MASTER_KEY_FILE);
+    if (rc)
+        return rc;
+    AUTO(buf) struct buf b = BUF_INIT(CRYPTO_KEY_BYTES + 1);
+    rc = fs_read_file(path, &b, e);
+    if (rc == ERR_NOTFOUND && may_make) {
+        crypto_random(st->master, sizeof st->master);
+        return fs_write_atomic(path, st->master, sizeof st->master, 0600, e);
+    }
+    if (rc == ERR_NOTFOUND)
+        return err_set(e, ERR_CORRUPT, "%s is missing: without it this store cannot be read",
+                       path);
+    if (!rc && b.len != CRYPTO_KEY_BYTES)
+        rc = err_set(e, ERR_CORRUPT, "%s: %zu bytes, want %d", path, b.len, CRYPTO_KEY_BYTES);
+    if (!rc)
+        memcpy(st->master, b.data, CRYPTO_KEY_BYTES);
+    crypto_wipe(b.data, b.len);
+    return rc;
+}
+
+static void derive_store_keys(struct store *st)
+{
+    crypto_derive(st->master, "database rows", st->uuid, sizeof st->uuid, st->db.row_key);
+    crypto_derive(st->master, "pack superblock", NULL, 0, st->superblock_key);
+}
+
+/* ---- namespace -----------------------------------------------------------------------------
+ */
+
+/* Nonce, wrapped key and tag in a row: what the database and every pack's superblock hold. */
+static void wrap_extent(const struct store *st, const struct store_namespace *n,
+                        struct crypto_extent *x)
+{
+    crypto_derive(st->master, "namespace key", n->uuid, sizeof n->uuid, x->key);
+    memcpy(x->nonce, n->wrapped, sizeof x->nonce);
+}
+
+static void namespace_wrap(const struct store *st, struct store_namespace *n)
+{
+    struct crypto_extent x;
+    crypto_random(n->wrapped, CRYPTO_NONCE_BYTES);
+    wrap_extent(st, n, &x);
+    uint8_t *sealed = n->wrapped + CRYPTO_NONCE_BYTES;
+    crypto_seal(&x, 0, n->key, sizeof n->key, sealed, sealed + CRYPTO_KEY_BYTES);
+    crypto_wipe(&x, sizeof x);
+}
+
+enum err namespace_unwrap(const struct store *st, struct store_namespace *n, struct error *e)
+{
+    struct crypto_extent x;
+    wrap_extent(st, n, &x);
+    const uint8_t *sealed = n->wrapped + CRYPTO_NONCE_BYTES;
+    enum err rc =
+        crypto_open(&x, 0, sealed, sizeof n->key, sealed + CRYPTO_KEY_BYTES, n->key, e);
+    crypto_wipe(&x, sizeof x);
+    if (rc)
+        return err_wrap(e, rc, "key of namespace %s", n->name);
+    crypto_derive(n->key, "identity", NULL, 0, n->identity_key);
+    crypto_derive(n->key, "row digest", NULL, 0, n->digest_key);
+    crypto_derive(n->key, "chunk tag", NULL, 0, n->chunk_key);
+    crypto_derive(n->key, "extent header", NULL, 0, n->header_key);
+    return OK;
+}
+
+enum err namespace_write(struct store *st, const struct store_namespace *n, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc =
+        query_init(&q, &st->db,
+                   "INSERT INTO namespaces(" NAMESPACE_COLS ", tag) VALUES(?,?,?,?,?,?,?)", e);
+    if (rc)
+        return rc;
+    query_tagged(&q, "namespaces");
+    query_int(&q, n->id);
+    query_blob(&q, n->uuid, sizeof n->uuid);
+    query_text(&q, n->name);
+    query_int(&q, 1);
+    query_blob(&q, n->wrapped, sizeof n->wrapped);
+    query_uint(&q, store_now_ms(st));
+    return query_put(&q, e);
+}
+
+/* Loads the namespace of this name; *found says whether it was there. */
+static enum err namespace_load(struct store *st, struct store_namespace *n, bool *found,
+                               struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(
+        &q, &st->db, "SELECT " NAMESPACE_COLS ", tag FROM namespaces WHERE name = ?", e);
+    if (rc)
+        return rc;
+    query_text(&q, n->name);
+    if ((rc = query_step(&q, found, e)) || !*found)
+        return rc;
+    if ((rc = row_check(&q, "namespaces", e)) ||
+        (rc = row_bytes(&q, 1, n->uuid, sizeof n->uuid, e)) ||
+        (rc = row_bytes(&q, 4, n->wrapped, sizeof n->wrapped, e)))
+        return rc;
+    n->id = row_int(&q, 0);
+    return namespace_unwrap(st, n, e);
+}
+
+static enum err namespace_open(struct store *st, struct error *e)
+{
+    struct store_namespace *n = &st->space;
+    snprintf(n->name, sizeof n->name, "uid-%u", (unsigned)getuid());
+    bool found;
+    enum err rc = namespace_load(st, n, &found, e);
+    if (rc || found)
+        return rc;
+    crypto_random(n->uuid, sizeof n->uuid);
+    crypto_random(n->key, sizeof n->key);
+    namespace_wrap(st, n);
+    n->id = 1;
+    if ((rc = namespace_unwrap(st, n, e)))
+        return rc;
+    return namespace_write(st, n, e);
+}
+
+/* ---- opening -------------------------------------------------------------------------------
+ */
+
+/* The first transaction of a new store: who it is and what it was made with. */
+static enum err found_store(struct store *st, const struct store_options *o, struct error *e)
+{
+    AUTO(txn) struct txn t = {0};
+    enum err rc = txn_begin(&t, &st->db, e);
+    if (rc)
+        return rc;
+    uint64_t zero = 0;
+    uint32_t block_tokens = o->block_tokens ? o->block_tokens : STORE_BLOCK_TOKENS;
+    if ((rc = meta_write(st, "store", st->uuid, sizeof st->uuid, e)) ||
+        (rc = meta_write(st, "block_tokens", &block_tokens, sizeof block_tokens, e)) ||
+        (rc = meta_write(st, "state_commit", &zero, sizeof zero, e)) ||
+        (rc = namespace_open(st, e)))
+        return rc;
+    return txn_commit(&t, e);
+}
+
+static enum err open_identity(struct store *st, const struct store_options *o, struct error *e)
+{
+    bool found;
+    enum err rc = read_uuid(st, &found, e);
+    if (rc || (rc = load_master(st, o->state_dir, !found, e)))
+        return rc;
+    if (!found)
+        crypto_random(st->uuid, sizeof st->uuid);
+    derive_store_keys(st);
+    if (!found && (rc = found_store(st, o, e)))
+        return rc;
+    uint8_t uuid[STORE_UUID_BYTES];
+    if ((rc = meta_read(st, "store", uuid, sizeof uuid, e)))
+        return err_wrap(e, rc, "the master key in %s does not belong to this store",
+                        o->state_dir);
+    if ((rc = meta_read(st, "block_tokens", &st->block_tokens, sizeof st->block_tokens, e)))
+        return rc;
+    if (o->block_tokens && o->block_tokens != st->block_tokens)
+        return err_set(e, ERR_INVAL, "block size %u: this store was made with %u",
+                       o->block_tokens, st->block_tokens);
+    return namespace_open(st, e);
+}
+
+static enum err check_local(const char *path, struct error *e)
+{
+    bool network;
+    const char *name;
+    enum err rc = fs_is_network(path, &network, &name, e);
+    if (!rc && network)
+        rc = err_set(e, ERR_UNSUPPORTED,
+                     "%s lies on a network file system (%s), where locks and fsync promise "
+                     "too little: choose a local folder",
+                     path, name);
+    return rc;
+}
+
+/* The folder that a path lies in. */
+static enum err folder_of(const char *path, char *out, size_t cap, struct error *e)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        return fs_path(out, cap, e, ".");
+    return fs_path(out, cap, e, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+}
+
+static enum err open_folders(struct store *st, const struct store_options *o, struct error *e)
+{
+    char folder[FS_PATH_BYTES], lock[FS_PATH_BYTES];
+    enum err rc = folder_of(o->db_path, folder, sizeof folder, e);
+    if (!rc)
+        rc = fs_path(lock, sizeof lock, e, "%s.lock", o->db_path);
+    if (!rc)
+        rc = fs_path(st->packs_dir, sizeof st->packs_dir, e, "%s", o->packs_dir);
+    if (rc || (rc = fs_mkdir_p(folder, e)) || (rc = fs_mkdir_p(o->packs_dir, e)) ||
+        (rc = fs_mkdir_p(o->state_dir, e)) || (rc = check_local(folder, e)) ||
+        (rc = check_local(o->packs_dir, e)))
+        return rc;
+    rc = fs_lock(lock, &st->lock_fd, e);
+    if (rc == ERR_BUSY)
+        return err_set(e, ERR_BUSY, "%s is in use by another process", o->db_path);
+    return rc;
+}
+
+static enum err check_options(const struct store_options *o, struct error *e)
+{
+    if (o->encrypt)
+        return err_set(e, ERR_UNSUPPORTED, "encryption of extents is not in this build");
+    uint32_t b = o->block_tokens;
+    if (b && (b > 65536 || (b & (b - 1))))
+        return err_set(e, ERR_INVAL, "block size %u: want a power of two up to 65536", b);
+    return OK;
+}
+
+static enum err store_start(struct store *st, const struct store_options *o, struct error *e)
+{
+    bool is_new;
+    enum err rc = open_folders(st, o, e);
+    if (rc || (rc = db_open(&st->db, o->db_path, e)) ||
+        (rc = schema_apply(&st->db, &is_new, e)))
+        return rc;
+    return open_identity(st, o, e);
+}
+
+enum err store_open(struct store **out, const struct store_options *o, struct error *e)
+{
+    enum err rc = check_options(o, e);
+    if (rc)
+        return rc;
+    struct store *st = calloc(1, sizeof *st);
+    if (!st)
+        return err_set(e, ERR_NOMEM, "store: out of memory");
+    st->lock_fd = -1;
+    st->clock = o->clock ? o->clock : clock_real();
+    st->pack_bytes = o->pack_bytes ? o->pack_bytes : STORE_PACK_BYTES;
+    st->no_direct_io = o->no_direct_io;
+    ulid_init(&st->ulid, st->clock);
+    if ((rc = store_start(st, o, e))) {
+        store_close(st);
+        return err_wrap(e, rc, "store");
+    }
+    *out = st;
+    return OK;
+}
+
+void store_close(struct store *st)
+{
+    if (!st)
+        return;
+    db_close(&st->db);
+    if (st->lock_fd >= 0)
+        close(st->lock_fd);
+    crypto_wipe(st, sizeof *st);
+    free(st);
+}
+
+uint32_t store_block_tokens(const struct store *st)
+{
+    return st->block_tokens;
+}
+
+void store_lost_sessions(const struct store *st, store_name_fn *fn, void *user)
+{
+    for (size_t i = 0; i < st->n_lost; i++)
+        fn(user, st->lost[i]);
+}

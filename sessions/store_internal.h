@@ -1,0 +1,65 @@
+/* What the files of this folder share: the open store, and rows that several of them need. */
+#ifndef SESSIONS_STORE_INTERNAL_H
+#define SESSIONS_STORE_INTERNAL_H
+
+#include "base/crypto.h"
+#include "base/fs.h"
+#include "base/ulid.h"
+#include "sessions/db.h"
+#include "sessions/store.h"
+
+#define STORE_UUID_BYTES 16
+#define STORE_MAX_LOST 64
+
+struct aio;
+
+/* Keys of the namespace that this process serves (one per uid by default). */
+struct store_namespace {
+    int64_t id;
+    uint8_t uuid[STORE_UUID_BYTES];
+    char name[64];
+    uint8_t wrapped[CRYPTO_NONCE_BYTES + CRYPTO_KEY_BYTES + CRYPTO_TAG_BYTES];
+    uint8_t key[CRYPTO_KEY_BYTES];          /* the data key */
+    uint8_t identity_key[CRYPTO_KEY_BYTES]; /* of block and tip keys */
+    uint8_t digest_key[CRYPTO_KEY_BYTES];   /* of the digests of rows */
+    uint8_t chunk_key[CRYPTO_KEY_BYTES];    /* of the chunk tags (encrypt=off) */
+    uint8_t header_key[CRYPTO_KEY_BYTES];   /* of the tags of extent headers */
+};
+
+struct store {
+    struct db db;
+    int lock_fd;
+    char packs_dir[FS_PATH_BYTES];
+    uint8_t uuid[STORE_UUID_BYTES];
+    uint8_t master[CRYPTO_KEY_BYTES];
+    uint8_t superblock_key[CRYPTO_KEY_BYTES];
+    struct store_namespace space;
+    uint32_t block_tokens;
+    uint64_t pack_bytes;
+    bool no_direct_io;
+    const struct clock *clock;
+    struct ulid_source ulid;
+    struct pack_writer *writer; /* the pack that is being filled; NULL: none yet */
+    struct aio *aio;
+    struct store_counters seen; /* what the scan and the reads counted */
+    char lost[STORE_MAX_LOST][ULID_CHARS + 1];
+    size_t n_lost;
+};
+
+/* Wall clock, never below 0 (it is stored unsigned). */
+uint64_t store_now_ms(const struct store *st);
+
+/* A number in meta: the value, or ERR_NOTFOUND. */
+NODISCARD enum err meta_read(struct store *st, const char *key, void *dst, size_t n,
+                             struct error *e);
+NODISCARD enum err meta_write(struct store *st, const char *key, const void *src, size_t n,
+                              struct error *e);
+
+/* Opens the wrapped key in n and derives the others from it. ERR_CORRUPT: not our master key.
+ */
+NODISCARD enum err namespace_unwrap(const struct store *st, struct store_namespace *n,
+                                    struct error *e);
+NODISCARD enum err namespace_write(struct store *st, const struct store_namespace *n,
+                                   struct error *e);
+
+#endif

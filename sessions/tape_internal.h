@@ -1,0 +1,23 @@
+/* Rows of the tape as structs; what they point to is borrowed from the row. All check the tag.
+ */
+#ifndef SESSIONS_TAPE_INTERNAL_H
+#define SESSIONS_TAPE_INTERNAL_H
+
+#include "sessions/db.h"
+#include "sessions/tape.h"
+
+NODISCARD enum err tape_take_segment(struct query *q, struct tape_segment *out,
+                                     struct error *e);
+NODISCARD enum err tape_take_event(struct query *q, struct tape_event *out, struct error *e);
+NODISCARD enum err tape_take_call(struct query *q, struct tape_call *out, int64_t *ord,
+                                  struct error *e);
+/* Without its params. */
+NODISCARD enum err tape_take_turn(struct query *q, struct tape_turn *out, int64_t *ord,
+                                  struct error *e);
+struct strand_path;
+/* tape_load, once the path is known. */
+NODISCARD enum err tape_load_path(struct store *st, const struct strand_path *p,
+                                  struct tape *out, struct error *e);
+NODISCARD enum err call_status_parse(const char *name, enum call_status *out, struct error *e);
+
+#endif

@@ -1,0 +1,639 @@
+/* Reading the tape back: every row's tag is checked, and gaps in what should have none. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "sessions/schema.h"
+#include "sessions/session_internal.h"
+#include "sessions/strand.h"
+#include "sessions/tape.h"
+#include "sessions/tape_internal.h"
+
+/* ---- rows ----------------------------------------------------------------------------------
+ */
+
+enum err tape_take_segment(struct query *q, struct tape_segment *out, struct error *e)
+{
+    enum err rc = row_check(q, "segments", e);
+    if (rc)
+        return rc;
+    struct tape_segment s = {
+        .seg = {row_uint(q, 1), row_uint(q, 2), (enum segment_kind)row_int(q, 3),
+                (enum prefill_mode)row_int(q, 4)},
+        .open = row_int(q, 5) != 0,
+        .n_rows = row_uint(q, 7),
+    };
+    size_t n;
+    s.has_digest = row_blob(q, 6, &n) != NULL;
+    if (s.has_digest && (rc = row_bytes(q, 6, s.digest, sizeof s.digest, e)))
+        return rc;
+    *out = s;
+    return OK;
+}
+
+enum err tape_take_event(struct query *q, struct tape_event *out, struct error *e)
+{
+    enum err rc = row_check(q, "events", e);
+    if (rc)
+        return rc;
+    *out = (struct tape_event){
+        .seq = row_uint(q, 1),
+        .t_ms = row_uint(q, 2),
+        .position = row_uint(q, 3),
+        .turn = row_text(q, 4),
+        .type = row_text(q, 5),
+        .item = row_text(q, 6),
+        .kind = row_text(q, 7),
+        .json = row_text(q, 8),
+    };
+    out->bytes = row_blob(q, 9, &out->n_bytes);
+    return OK;
+}
+
+enum err tape_take_call(struct query *q, struct tape_call *out, int64_t *ord, struct error *e)
+{
+    enum call_status status;
+    enum err rc = row_check(q, "calls", e);
+    if (rc || (rc = call_status_parse(row_text(q, 9), &status, e)))
+        return rc;
+    *ord = row_int(q, 2);
+    *out = (struct tape_call){
+        .id = row_text(q, 1),
+        .turn = row_text(q, 3),
+        .item = row_text(q, 4),
+        .name = row_text(q, 5),
+        .arguments = row_text(q, 6),
+        .step = (uint32_t)row_int(q, 7),
+        .index = (uint32_t)row_int(q, 8),
+        .status = status,
+        .is_error = row_int(q, 10) != 0,
+        .ingested = row_int(q, 11) != 0,
+        .spill = row_text(q, 13),
+        .spill_bytes = row_uint(q, 14),
+        .created_ms = row_uint(q, 15),
+        .ended_ms = row_uint(q, 16),
+    };
+    out->result = row_blob(q, 12, &out->n_result);
+    return OK;
+}
+
+enum err tape_take_turn(struct query *q, struct tape_turn *out, int64_t *ord, struct error *e)
+{
+    enum err rc = row_check(q, "turns", e);
+    if (rc)
+        return rc;
+    *ord = row_int(q, 2);
+    *out = (struct tape_turn){
+        .id = row_text(q, 1),
+        .client_message = row_text(q, 3),
+        .forced_next = row_uint(q, 4),
+        .step = (uint32_t)row_int(q, 5),
+        .state = row_text(q, 6),
+        .reason = row_text(q, 7),
+        .ledger = row_text(q, 8),
+        .finished = row_int(q, 9) != 0,
+        .first_seq = row_uint(q, 10),
+        .created_ms = row_uint(q, 11),
+    };
+    return OK;
+}
+
+/* ---- path of a session ---------------------------------------------------------------------
+ */
+
+static enum err path_of(struct store *st, const char *session, struct strand_path *out,
+                        struct error *e)
+{
+    struct session_row row;
+    enum err rc = session_row_need(st, session, &row, e);
+    return rc ? rc : strand_path_load(st, row.strand, out, e);
+}
+
+/* ---- events --------------------------------------------------------------------------------
+ */
+
+/* Events of one part with seq > after; *next is the seq that must come next. */
+static enum err part_events(struct store *st, const struct strand_part *part, uint64_t after,
+                            uint64_t *left, bool *more, tape_event_fn *fn, void *user,
+                            struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &st->db,
+                             "SELECT " EVENT_COLS ", tag FROM events"
+                             " WHERE strand = ? AND seq > ? AND seq <= ? ORDER BY seq",
+                             e);
+    if (rc)
+        return rc;
+    uint64_t next = (after > part->seq_from ? after : part->seq_from) + 1;
+    query_int(&q, part->id);
+    query_uint(&q, next - 1);
+    query_uint(&q, part->seq_to);
+    for (; next <= part->seq_to && *left && *more; next++, (*left)--) {
+        bool row;
+        struct tape_event ev;
+        if ((rc = query_step(&q, &row, e)))
+            return rc;
+        if (!row || row_uint(&q, 1) != next)
+            return err_set(e, ERR_CORRUPT, "database: event %llu is missing",
+                           (unsigned long long)next);
+        if ((rc = tape_take_event(&q, &ev, e)))
+            return rc;
+        *more = fn(user, &ev);
+    }
+    return OK;
+}
+
+static enum err path_events(struct store *st, const struct strand_path *p, uint64_t after,
+                            uint64_t limit, tape_event_fn *fn, void *user, struct error *e)
+{
+    uint64_t left = limit ? limit : UINT64_MAX;
+    bool more = true;
+    enum err rc = OK;
+    for (size_t i = 0; i < p->n_parts && !rc && left && more; i++)
+        if (p->parts[i].seq_to > after)
+            rc = part_events(st, &p->parts[i], after, &left, &more, fn, user, e);
+    return rc;
+}
+
+enum err tape_events(struct store *st, const char *session, uint64_t after_seq, uint64_t limit,
+                     tape_event_fn *fn, void *user, struct error *e)
+{
+    AUTO(strand_path) struct strand_path p = {0};
+    enum err rc = path_of(st, session, &p, e);
+    if (!rc)
+        rc = path_events(st, &p, after_seq, limit, fn, user, e);
+    return session_note(st, session, rc);
+}
+
+static bool keep_position(void *user, const struct tape_event *ev)
+{
+    *(uint64_t *)user = ev->position;
+    return false;
+}
+
+enum err tape_position_of(struct store *st, const char *session, uint64_t seq, uint64_t *out,
+                          struct error *e)
+{
+    AUTO(strand_path) struct strand_path p = {0};
+    enum err rc = path_of(st, session, &p, e);
+    if (!rc && seq > p.last_seq)
+        return err_set(e, ERR_NOTFOUND, "session %s has no event %llu, its last is %llu",
+                       session, (unsigned long long)seq, (unsigned long long)p.last_seq);
+    uint64_t position = p.length;
+    if (!rc && seq)
+        rc = path_events(st, &p, seq - 1, 1, keep_position, &position, e);
+    if (!rc)
+        *out = position;
+    return session_note(st, session, rc);
+}
+
+/* ---- items ---------------------------------------------------------------------------------
+ */
+
+/* One event of an item: where its newest version stands is the last of its seqs. */
+struct item_ref {
+    char item[TAPE_ID_CAP];
+    uint64_t first, last;
+};
+
+struct item_list {
+    struct item_ref *refs;
+    size_t n, cap;
+    bool no_memory;
+};
+
+static void item_list_fini(struct item_list *l)
+{
+    free(l->refs);
+}
+
+static bool add_ref(void *user, const struct tape_event *ev)
+{
+    struct item_list *l = user;
+    if (!ev->item)
+        return true;
+    if (l->n == l->cap) {
+        size_t cap = l->cap ? l->cap * 2 : 64;
+        struct item_ref *grown = realloc(l->refs, cap * sizeof *grown);
+        if (!grown) {
+            l->no_memory = true;
+            return false;
+        }
+        l->refs = grown;
+        l->cap = cap;
+    }
+    struct item_ref *r = &l->refs[l->n++];
+    snprintf(r->item, sizeof r->item, "%s", ev->item);
+    r->first = r->last = ev->seq;
+    return true;
+}
+
+static int by_item(const void *a, const void *b)
+{
+    const struct item_ref *x = a, *y = b;
+    int c = strcmp(x->item, y->item);
+    return c ? c : (x->first > y->first) - (x->first < y->first);
+}
+
+static int by_first(const void *a, const void *b)
+{
+    const struct item_ref *x = a, *y = b;
+    return (x->first > y->first) - (x->first < y->first);
+}
+
+/* Leaves one ref for each item, in order of first appearance. */
+static void collapse(struct item_list *l)
+{
+    if (l->n == 0)
+        return;
+    qsort(l->refs, l->n, sizeof *l->refs, by_item);
+    size_t n = 0;
+    for (size_t i = 0; i < l->n; i++) {
+        if (n && strcmp(l->refs[n - 1].item, l->refs[i].item) == 0)
+            l->refs[n - 1].last = l->refs[i].last;
+        else
+            l->refs[n++] = l->refs[i];
+    }
+    l->n = n;
+    qsort(l->refs, l->n, sizeof *l->refs, by_first);
+}
+
+struct item_call {
+    tape_event_fn *fn;
+    void *user;
+    bool more;
+};
+
+static bool hand_over(void *user, const struct tape_event *ev)
+{
+    struct item_call *c = user;
+    c->more = c->fn(c->user, ev);
+    return c->more;
+}
+
+enum err tape_items(struct store *st, const char *session, tape_event_fn *fn, void *user,
+                    struct error *e)
+{
+    AUTO(strand_path) struct strand_path p = {0};
+    AUTO(item_list) struct item_list l = {0};
+    enum err rc = path_of(st, session, &p, e);
+    if (rc)
+        return session_note(st, session, rc);
+    /* Every event's tag is checked: a damaged newer version must not let an older one show. */
+    enum err scan = path_events(st, &p, 0, 0, add_ref, &l, e);
+    if (l.no_memory)
+        return err_set(e, ERR_NOMEM, "items: %zu events: out of memory", l.n);
+    if (scan && scan != ERR_CORRUPT)
+        return scan;
+    collapse(&l);
+    struct item_call c = {fn, user, true};
+    for (size_t i = 0; i < l.n && c.more; i++)
+        if ((rc = path_events(st, &p, l.refs[i].last - 1, 1, hand_over, &c, e)))
+            return session_note(st, session, rc);
+    return session_note(st, session, scan);
+}
+
+/* ---- calls and turns -----------------------------------------------------------------------
+ */
+
+enum err tape_calls(struct store *st, const char *session, const char *turn, bool only_open,
+                    tape_call_fn *fn, void *user, struct error *e)
+{
+    struct session_row row;
+    AUTO(query) struct query q = {0};
+    enum err rc = session_row_need(st, session, &row, e);
+    if (rc || (rc = query_init(&q, &st->db,
+                               "SELECT " CALL_COLS ", tag FROM calls WHERE session = ?1"
+                               " AND (?2 IS NULL OR turn = ?2)"
+                               " AND (NOT ?3 OR status IN ('waiting', 'started')) ORDER BY ord",
+                               e)))
+        return session_note(st, session, rc);
+    query_int(&q, row.num);
+    query_text(&q, turn);
+    query_int(&q, only_open);
+    for (bool found = true; !rc;) {
+        struct tape_call c;
+        int64_t ord;
+        if ((rc = query_step(&q, &found, e)) || !found)
+            break;
+        if ((rc = tape_take_call(&q, &c, &ord, e)) || !fn(user, &c))
+            break;
+    }
+    return session_note(st, session, rc);
+}
+
+/* Hands over a turn whose row q stands on, with its params. */
+static enum err give_turn(struct store *st, struct query *q, const char *session,
+                          tape_turn_fn *fn, void *user, bool *more, struct error *e)
+{
+    struct tape_turn t;
+    int64_t ord;
+    AUTO(query) struct query p = {0};
+    enum err rc = tape_take_turn(q, &t, &ord, e);
+    if (rc || (rc = query_init(
+                   &p, &st->db,
+                   "SELECT " PARAMS_COLS ", tag FROM params WHERE session = ? AND id = ?", e)))
+        return rc;
+    query_int(&p, row_int(q, 0));
+    query_text(&p, t.id);
+    bool found;
+    if ((rc = query_step(&p, &found, e)))
+        return rc;
+    if (!found)
+        return err_set(e, ERR_CORRUPT, "database: params of turn %s are missing", t.id);
+    if ((rc = row_check(&p, "params", e)))
+        return rc;
+    t.params = row_text(&p, 2);
+    *more = fn(user, session, &t);
+    return OK;
+}
+
+static enum err session_unfinished(struct store *st, const struct session_row *s, bool *more,
+                                   tape_turn_fn *fn, void *user, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &st->db,
+                             "SELECT " TURN_COLS ", tag FROM turns"
+                             " WHERE session = ? AND finished = 0 ORDER BY ord",
+                             e);
+    if (rc)
+        return rc;
+    query_int(&q, s->num);
+    while (*more && !rc) {
+        bool found;
+        if ((rc = query_step(&q, &found, e)) || !found)
+            return rc;
+        rc = give_turn(st, &q, s->id, fn, user, more, e);
+    }
+    return rc;
+}
+
+/* The id of the n-th session with unfinished turns, the one whose oldest such turn is oldest
+ * first. */
+static enum err next_unfinished(struct store *st, int64_t n, char id[SESSION_ID_CAP],
+                                bool *found, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &st->db,
+                             "SELECT s.id FROM turns t JOIN sessions s ON s.num = t.session"
+                             " WHERE t.finished = 0 GROUP BY t.session"
+                             " ORDER BY min(t.created), t.session LIMIT 1 OFFSET ?",
+                             e);
+    if (rc)
+        return rc;
+    query_int(&q, n);
+    if (!(rc = query_step(&q, found, e)) && *found)
+        snprintf(id, SESSION_ID_CAP, "%s", row_text(&q, 0));
+    return rc;
+}
+
+enum err tape_unfinished(struct store *st, const char *session, tape_turn_fn *fn, void *user,
+                         struct error *e)
+{
+    bool more = true;
+    struct session_row row;
+    if (session) {
+        enum err rc = session_row_need(st, session, &row, e);
+        if (!rc)
+            rc = session_unfinished(st, &row, &more, fn, user, e);
+        return session_note(st, session, rc);
+    }
+    /* One damaged session must not keep the others from going on: it is marked and passed over.
+     */
+    for (int64_t n = 0; more; n++) {
+        char id[SESSION_ID_CAP];
+        bool found;
+        enum err rc = next_unfinished(st, n, id, &found, e);
+        if (rc || !found)
+            return rc;
+        rc = session_row_sound(st, id, &row, e);
+        if (!rc)
+            rc = session_note(st, id, session_unfinished(st, &row, &more, fn, user, e));
+        if (rc && rc != ERR_CORRUPT)
+            return rc;
+    }
+    return OK;
+}
+
+enum err tape_turn(struct store *st, const char *session, const char *turn, tape_turn_fn *fn,
+                   void *user, struct error *e)
+{
+    struct session_row row;
+    AUTO(query) struct query q = {0};
+    enum err rc = session_row_need(st, session, &row, e);
+    if (rc || (rc = query_init(&q, &st->db,
+                               "SELECT " TURN_COLS ", tag FROM turns WHERE session = ?1"
+                               " AND (?2 IS NULL OR id = ?2) ORDER BY ord DESC LIMIT 1",
+                               e)))
+        return rc;
+    query_int(&q, row.num);
+    query_text(&q, turn);
+    bool found, more;
+    if ((rc = query_step(&q, &found, e)))
+        return rc;
+    if (!found)
+        return err_set(e, ERR_NOTFOUND, "session %s has no turn %s", session,
+                       turn ? turn : "yet");
+    return session_note(st, session, give_turn(st, &q, row.id, fn, user, &more, e));
+}
+
+/* ---- ids, segments, marks ------------------------------------------------------------------
+ */
+
+enum err tape_read_ids(struct store *st, const char *session, uint64_t from, uint64_t to,
+                       uint32_t *out, struct error *e)
+{
+    AUTO(strand_path) struct strand_path p = {0};
+    enum err rc = path_of(st, session, &p, e);
+    if (!rc && (from > to || to > p.length))
+        return err_set(e, ERR_INVAL, "tape positions %llu to %llu: the tape has %llu",
+                       (unsigned long long)from, (unsigned long long)to,
+                       (unsigned long long)p.length);
+    if (!rc)
+        rc = strand_read_ids(st, &p, from, to, out, NULL, e);
+    return session_note(st, session, rc);
+}
+
+void tape_fini(struct tape *t)
+{
+    free(t->ids);
+    free(t->segments);
+    free(t->tape_segments);
+    free(t->marks);
+    memset(t, 0, sizeof *t);
+}
+
+/* Grows an array that holds n elements by one. */
+static enum err grow(void **array, size_t n, size_t size, struct error *e)
+{
+    if (n % 64)
+        return OK;
+    void *grown = realloc(*array, (n + 64) * size);
+    if (!grown)
+        return err_set(e, ERR_NOMEM, "tape: out of memory");
+    *array = grown;
+    return OK;
+}
+
+static enum err add_segment(struct tape *t, size_t *n, const struct strand_part *part,
+                            struct query *q, bool last_part, struct error *e)
+{
+    struct tape_segment s;
+    enum err rc = tape_take_segment(q, &s, e);
+    if (rc || (rc = grow((void **)&t->tape_segments, *n, sizeof s, e)))
+        return rc;
+    uint64_t want =
+        *n ? t->tape_segments[*n - 1].seg.start + t->tape_segments[*n - 1].seg.len : 0;
+    if (s.seg.start != want)
+        return err_set(e, ERR_CORRUPT, "database: segment at %llu is missing",
+                       (unsigned long long)want);
+    uint64_t room = part->to - s.seg.start;
+    if (s.open || s.seg.len > room) {
+        /* Still being written, or cut where a fork left. */
+        s.open = s.open && last_part;
+        s.has_digest = false;
+        s.seg.len = room;
+    }
+    if (s.seg.len || s.open)
+        t->tape_segments[(*n)++] = s;
+    return OK;
+}
+
+static enum err load_segments(struct store *st, const struct strand_path *p, struct tape *t,
+                              size_t *n, struct error *e)
+{
+    for (size_t i = 0; i < p->n_parts; i++) {
+        const struct strand_part *part = &p->parts[i];
+        AUTO(query) struct query q = {0};
+        /* <=: an open segment may begin at the tape's end. */
+        bool last = i + 1 == p->n_parts;
+        enum err rc = query_init(&q, &st->db,
+                                 "SELECT " SEGMENT_COLS ", tag FROM segments"
+                                 " WHERE strand = ? AND start < ? ORDER BY start",
+                                 e);
+        if (rc)
+            return rc;
+        query_int(&q, part->id);
+        query_uint(&q, last ? part->to + 1 : part->to);
+        for (bool row = true; row;) {
+            if ((rc = query_step(&q, &row, e)))
+                return rc;
+            if (row && (rc = add_segment(t, n, part, &q, last, e)))
+                return rc;
+        }
+    }
+    return OK;
+}
+
+static enum err load_marks(struct store *st, const struct strand_path *p, struct tape *t,
+                           size_t *n, struct error *e)
+{
+    for (size_t i = 0; i < p->n_parts; i++) {
+        const struct strand_part *part = &p->parts[i];
+        AUTO(query) struct query q = {0};
+        enum err rc = query_init(&q, &st->db,
+                                 "SELECT " MARK_COLS ", tag FROM marks"
+                                 " WHERE strand = ? AND at < ? ORDER BY at",
+                                 e);
+        if (rc)
+            return rc;
+        query_int(&q, part->id);
+        query_uint(&q, i + 1 == p->n_parts ? part->to + 1 : part->to);
+        for (bool row = true; row;) {
+            if ((rc = query_step(&q, &row, e)))
+                return rc;
+            if (!row)
+                break;
+            if ((rc = row_check(&q, "marks", e)) ||
+                (rc = grow((void **)&t->marks, *n, sizeof *t->marks, e)))
+                return rc;
+            t->marks[(*n)++] = (struct replay_mark){row_uint(&q, 1), row_uint(&q, 2)};
+        }
+    }
+    return OK;
+}
+
+/* After damage: segments end where the ids end. */
+static void cut_segments(struct tape *t, size_t *n, uint64_t length)
+{
+    while (*n && t->tape_segments[*n - 1].seg.start >= length)
+        (*n)--;
+    if (!*n)
+        return;
+    struct tape_segment *last = &t->tape_segments[*n - 1];
+    if (last->seg.start + last->seg.len > length) {
+        last->seg.len = length - last->seg.start;
+        last->open = last->has_digest = false;
+    }
+}
+
+/* Fills the view: as far as ids and segments both go. */
+static enum err make_view(struct tape *t, uint64_t n_ids, size_t n_segments, size_t n_marks,
+                          struct error *e)
+{
+    uint64_t end = 0;
+    if (n_segments) {
+        const struct segment *last = &t->tape_segments[n_segments - 1].seg;
+        end = last->start + last->len;
+    }
+    if (end < n_ids)
+        n_ids = end;
+    if (t->damaged)
+        cut_segments(t, &n_segments, n_ids);
+    while (n_marks && t->marks[n_marks - 1].at > n_ids)
+        n_marks--;
+    t->segments = malloc((n_segments + 1) * sizeof *t->segments);
+    if (!t->segments)
+        return err_set(e, ERR_NOMEM, "tape: out of memory");
+    for (size_t i = 0; i < n_segments; i++)
+        t->segments[i] = t->tape_segments[i].seg;
+    t->view = (struct tape_view){t->ids, n_ids, t->segments, n_segments, t->marks, n_marks};
+    return OK;
+}
+
+enum err tape_load_path(struct store *st, const struct strand_path *p, struct tape *out,
+                        struct error *e)
+{
+    AUTO(tape) struct tape t = {0};
+    t.ids = malloc((size_t)(p->length + 1) * sizeof *t.ids);
+    if (!t.ids)
+        return err_set(e, ERR_NOMEM, "tape of %llu tokens: out of memory",
+                       (unsigned long long)p->length);
+    uint64_t n_ids;
+    size_t n_segments = 0, n_marks = 0;
+    enum err rc = strand_read_ids(st, p, 0, p->length, t.ids, &n_ids, e);
+    t.damaged = rc == ERR_CORRUPT;
+    if (rc && !t.damaged)
+        return rc;
+    rc = load_segments(st, p, &t, &n_segments, e);
+    t.damaged |= rc == ERR_CORRUPT;
+    if (rc && rc != ERR_CORRUPT)
+        return rc;
+    rc = load_marks(st, p, &t, &n_marks, e);
+    /* A mark changes what the rows behind it are: without it nothing behind can be told. */
+    if (rc == ERR_CORRUPT) {
+        t.damaged = true;
+        n_segments = 0;
+    } else if (rc) {
+        return rc;
+    }
+    if ((rc = make_view(&t, n_ids, n_segments, n_marks, e)))
+        return rc;
+    *out = t;
+    memset(&t, 0, sizeof t);
+    return OK;
+}
+
+enum err tape_load(struct store *st, const char *session, struct tape *out, struct error *e)
+{
+    AUTO(strand_path) struct strand_path p = {0};
+    struct tape t;
+    enum err rc = path_of(st, session, &p, e);
+    if (!rc)
+        rc = tape_load_path(st, &p, &t, e);
+    if (rc)
+        return session_note(st, session, rc);
+    if (t.damaged)
+        (void)session_note(st, session, ERR_CORRUPT);
+    *out = t;
+    return OK;
+}
