@@ -1,0 +1,267 @@
+#include "engine/forward.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Tables above this size are asked for page by page as soon as the ids are known. */
+#define ENGRAM_PREFETCH_BYTES (UINT64_C(64) << 20)
+
+/* ---- buffers ------------------------------------------------------------------------------
+ */
+
+struct buffer {
+    void **p;
+    size_t n_bytes;
+};
+
+#define WORK_BUFFERS 40
+
+/* Every buffer of w with its size, for a run of `cap` tokens. */
+static size_t list_buffers(const struct model *m, struct work *w, size_t cap,
+                           struct buffer *out)
+{
+    const struct config *c = &m->config;
+    size_t hc = c->hc, D = c->dim, d = c->head_dim, half = c->rope_dim / 2;
+    size_t tables = m->engram.n_tables, f = sizeof(float), k = 0;
+    size_t o = (size_t)c->o_groups * c->o_lora;
+#define ADD(member, bytes) out[k++] = (struct buffer){(void **)(void *)&w->member, (bytes)}
+    ADD(x, cap * hc * D * f);
+    ADD(pre, cap * hc * f);
+    ADD(next_pre, cap * hc * f);
+    ADD(post, cap * hc * f);
+    ADD(comb, cap * hc * hc * f);
+    ADD(h, cap * D * f);
+    ADD(y, cap * D * f);
+    ADD(qr, cap * c->q_lora * f);
+    ADD(q, cap * c->n_heads * d * f);
+    ADD(o, cap * c->n_heads * d * f);
+    ADD(oa, cap * o * f);
+    ADD(key, cap * d * f);
+    ADD(u, (cap + 1) * d * f);
+    ADD(g, (cap + 1) * d * f);
+    ADD(latent, cap * d * f);
+    ADD(ikey, cap * c->index_dim * f);
+    ADD(iq, cap * c->index_heads * c->index_dim * f);
+    ADD(iw, cap * c->index_heads * f);
+    ADD(route, cap * c->n_experts * f);
+    ADD(route_w, cap * c->n_active * f);
+    ADD(engram, cap * tables * c->engram_dim * f);
+    ADD(engram_kv, cap * (hc + 1) * D * f);
+    ADD(engram_gate, cap * hc * f);
+    ADD(plain_cos, cap * half * f);
+    ADD(plain_sin, cap * half * f);
+    ADD(yarn_cos, cap * half * f);
+    ADD(yarn_sin, cap * half * f);
+    ADD(row_cos, cap * half * f);
+    ADD(row_sin, cap * half * f);
+    ADD(sel, cap * c->index_topk * sizeof(int32_t));
+    ADD(blocks, cap * c->candidate_blocks * sizeof(int32_t));
+    ADD(experts, cap * c->n_active * sizeof(int32_t));
+    ADD(ids, cap * sizeof(uint32_t));
+    ADD(positions, cap * sizeof(uint64_t));
+    ADD(engram_ids, c->n_engram * cap * tables * sizeof(uint64_t));
+    ADD(keys, (size_t)c->n_layers * cap * m->shape.ring_row);
+    ADD(pending, (size_t)c->n_kv_sources * 2 * d * f);
+    ADD(last, D * f);
+    ADD(logits, (size_t)LOGIT_ROWS * c->vocab_size * f);
+#undef ADD
+    assert(k <= WORK_BUFFERS);
+    return k;
+}
+
+static void free_buffers(struct model *m, struct work *w)
+{
+    struct buffer list[WORK_BUFFERS];
+    size_t n = list_buffers(m, w, 0, list);
+    for (size_t i = 0; i < n; i++)
+        w->k->free(w->k, *list[i].p);
+}
+
+enum err work_reserve(struct model *m, uint32_t n, struct error *e)
+{
+    if (m->work && m->work->cap >= n)
+        return OK;
+    if (n < LOGIT_ROWS) /* h must survive forward_logits() */
+        n = LOGIT_ROWS;
+    struct work *w = calloc(1, sizeof(*w));
+    if (!w)
+        return err_set(e, ERR_NOMEM, "buffers of a run");
+    w->k = &m->k;
+    w->cap = n;
+    struct buffer list[WORK_BUFFERS];
+    size_t k = list_buffers(m, w, n, list);
+    for (size_t i = 0; i < k; i++)
+        if (list[i].n_bytes && !(*list[i].p = m->k.alloc(&m->k, list[i].n_bytes))) {
+            free_buffers(m, w);
+            free(w);
+            return err_set(e, ERR_NOMEM, "%zu bytes of buffers for a run of %u tokens",
+                           list[i].n_bytes, n);
+        }
+    work_free(m);
+    m->work = w;
+    return OK;
+}
+
+void work_free(struct model *m)
+{
+    if (!m->work)
+        return;
+    free_buffers(m, m->work);
+    free(m->work);
+    m->work = NULL;
+}
+
+/* ---- before the first layer ---------------------------------------------------------------
+ */
+
+/* Asks the kernel for the pages of the rows that this run will look up. */
+static void prefetch(const uint8_t *base, size_t row_bytes, const uint64_t *ids, size_t n)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    for (size_t i = 0; i < n; i++) {
+        uintptr_t at = (uintptr_t)base + ids[i] * row_bytes, start = at / page * page;
+        /* Advice only: when it is refused the row is read when it is used. */
+        (void)madvise((void *)start, at + row_bytes - start, MADV_WILLNEED);
+    }
+}
+
+static void hash_ids(struct model *m, const struct run *r)
+{
+    const struct config *c = &m->config;
+    uint32_t back = m->engram.ngram - 1, tables = m->engram.n_tables;
+    for (uint32_t done = 0; done < r->n;) {
+        /* In pieces, so that the compressed ids fit on the stack; each repeats the history. */
+        uint32_t piece[CONFIG_MAX_NGRAM + 256];
+        uint32_t n = r->n - done < 256 ? r->n - done : 256;
+        for (uint32_t i = 0; i < back + n; i++) {
+            uint32_t at = done + i; /* of history, then ids */
+            uint32_t id = at < back ? r->history[at] : r->ids[at - back];
+            piece[i] = id == ENGRAM_DEAD ? ENGRAM_DEAD : m->token_map[id];
+        }
+        for (uint32_t k = 0; k < c->n_engram; k++) {
+            uint64_t *rows = m->work->engram_ids + ((size_t)k * m->work->cap + done) * tables;
+            engram_rows(&m->engram, k, piece, n, rows);
+            if (c->engram_rows[k] * c->engram_dim > ENGRAM_PREFETCH_BYTES)
+                prefetch(m->weights.layers[c->engram_layers[k]].engram.codes, c->engram_dim,
+                         rows, (size_t)n * tables);
+        }
+        done += n;
+    }
+}
+
+static void rope_tables(struct model *m, const struct run *r)
+{
+    struct work *b = m->work;
+    struct k_rope_table t = {.pos = b->positions, .n = r->n, .half = m->config.rope_dim / 2};
+    for (uint32_t i = 0; i < r->n; i++)
+        b->positions[i] = r->pos0 + i;
+    t.inv_freq = m->rope_plain, t.cos = b->plain_cos, t.sin = b->plain_sin;
+    m->k.rope_table(&m->k, &t);
+    t.inv_freq = m->rope_yarn, t.cos = b->yarn_cos, t.sin = b->yarn_sin;
+    m->k.rope_table(&m->k, &t);
+}
+
+enum err forward_begin(struct model *m, const struct run *r, struct error *e)
+{
+    enum err rc = work_reserve(m, r->n, e);
+    if (rc)
+        return rc;
+    struct work *b = m->work;
+    if (m->config.n_engram)
+        hash_ids(m, r);
+    rope_tables(m, r);
+    m->k.copy_in(&m->k, b->ids, r->ids, r->n * sizeof(*b->ids));
+    m->k.embed(&m->k, &(struct k_embed){.w = &m->weights.embed,
+                                        .ids = b->ids,
+                                        .x = b->x,
+                                        .pre = b->pre,
+                                        .n = r->n,
+                                        .copies = m->config.hc});
+    return OK;
+}
+
+/* ---- after the last layer -----------------------------------------------------------------
+ */
+
+uint32_t forward_end(struct model *m, const struct run *r)
+{
+    const struct config *c = &m->config;
+    struct work *b = m->work;
+    uint32_t first = run_first(m, r, c->n_layers - 1), n = r->n - first;
+    if (!n)
+        return 0;
+    m->k.hc_collapse(&m->k, &(struct k_hc_collapse){.x = b->x + (size_t)first * c->hc * c->dim,
+                                                    .pre = b->pre + (size_t)first * c->hc,
+                                                    .h = b->h,
+                                                    .n = n,
+                                                    .hc = c->hc,
+                                                    .d = c->dim});
+    m->k.copy(&m->k, b->last, b->h + (size_t)(n - 1) * c->dim, c->dim * sizeof(float));
+    return n;
+}
+
+enum err forward_run(struct model *m, const struct run *r, uint32_t *n_out, struct error *e)
+{
+    enum err rc = forward_begin(m, r, e);
+    if (rc)
+        return rc;
+    for (uint32_t l = 0; l < m->config.n_layers; l++) {
+        /* One token is short enough to finish; a chunk can be thrown away, nothing is written.
+         */
+        if (r->n > 1 && atomic_exchange(&m->interrupted, false)) {
+            rc = m->k.sync(&m->k, e);
+            return rc ? rc : err_set(e, ERR_CANCELLED, "interrupted in layer %u", l);
+        }
+        forward_engram(m, r, l);
+        forward_layer(m, r, l);
+    }
+    uint32_t n = forward_end(m, r);
+    if ((rc = m->k.sync(&m->k, e)))
+        return rc;
+    *n_out = n;
+    return OK;
+}
+
+void forward_commit(struct model *m, const struct run *r)
+{
+    const struct config *c = &m->config;
+    struct work *b = m->work;
+    for (uint32_t l = 0; l < c->n_layers; l++) {
+        uint32_t first = run_first(m, r, l);
+        kv_ring_write(r->kv, l, r->pos0 + first, r->n - first,
+                      b->keys + ((size_t)l * b->cap + first) * m->shape.ring_row);
+    }
+    for (uint32_t i = 0; i < c->n_kv_sources; i++) {
+        size_t n = 2 * (size_t)c->head_dim;
+        bool waits = (r->pos0 + r->n) % m->shape.source_ratio[i] != 0;
+        for (size_t j = 0; j < n; j++)
+            kv_pending(r->kv, i)[j] = waits ? b->pending[i * n + j] : 0;
+    }
+    memcpy(r->kv->lo, r->lo, sizeof(r->lo));
+    if (!r->replay)
+        r->kv->n_tokens = r->pos0 + r->n;
+}
+
+enum err forward_logits(struct model *m, const float *h, uint32_t n, struct error *e)
+{
+    const struct config *c = &m->config;
+    assert(n <= LOGIT_ROWS);
+    enum err rc = work_reserve(m, n, e);
+    if (rc)
+        return rc;
+    m->k.rmsnorm(&m->k, &(struct k_rmsnorm){.x = h,
+                                            .w = m->weights.norm,
+                                            .y = m->work->y,
+                                            .n = n,
+                                            .d = c->dim,
+                                            .eps = c->norm_eps});
+    m->k.linear(&m->k, &(struct k_linear){.w = &m->weights.head,
+                                          .x = m->work->y,
+                                          .y = m->work->logits,
+                                          .n = n,
+                                          .in = m->rounding.product});
+    return m->k.sync(&m->k, e);
+}

@@ -1,0 +1,89 @@
+/* One run through the layers: consecutive tokens of one sequence, one chunk of a segment.
+ *
+ *     forward_run()      everything, into staged state
+ *     forward_commit()   makes it part of the sequence
+ *
+ * or, for tests, layer by layer: forward_begin(), then for each layer forward_engram() and
+ * forward_layer(), forward_end().
+ *
+ * A layer's results for a token do not depend on how the segment was cut into runs. Nothing of
+ * the sequence changes before forward_commit(): rows are written above those that count, the
+ * keys of the run are staged beside the rings. */
+#ifndef ENGINE_FORWARD_H
+#define ENGINE_FORWARD_H
+
+#include "engine/model.h"
+
+struct run {
+    struct seq *seq; /* for the observer; may be NULL */
+    struct kv *kv;
+    const uint32_t *ids; /* [n] */
+    const uint32_t
+        *history; /* [ngram - 1] ids before ids[0], oldest first; ENGRAM_DEAD: none */
+    uint64_t pos0;
+    uint32_t n;
+    /* Per class of layers: the first position that runs at all, and the first whose key may be
+     * read. Both are absolute. */
+    uint64_t from[N_LAYER_CLASSES], lo[N_LAYER_CLASSES];
+    bool replay;   /* rows are there already: they are read and never written */
+    uint64_t rows; /* replay: tokens whose rows are there */
+};
+
+/* Buffers of a run of at most `cap` tokens; all f32 unless stated, memory of the backend. D is
+ * hidden_size, d head_dim. */
+struct work {
+    struct kernels *k;
+    uint32_t cap;
+    float *x;                  /* [cap][hc][D] streams */
+    float *pre, *next_pre;     /* [cap][hc] collapse coefficients: of this half, for the next */
+    float *post, *comb;        /* [cap][hc], [cap][hc][hc] */
+    float *h, *y;              /* [cap][D] input and output of a half */
+    float *qr, *q;             /* [cap][q_lora], [cap][n_heads][d] */
+    float *o, *oa;             /* [cap][n_heads][d], [cap][o_groups*o_lora] */
+    float *key;                /* [cap][d] */
+    float *u, *g;              /* [cap+1][d] values and gates of the compressor */
+    float *latent, *ikey;      /* [cap][d], [cap][index_dim] */
+    float *iq, *iw;            /* [cap][index_heads][index_dim], [cap][index_heads] */
+    float *route, *route_w;    /* [cap][n_experts], [cap][n_active] */
+    float *engram, *engram_kv; /* [cap][n_tables*engram_dim], [cap][(hc+1)*D] */
+    float *engram_gate;        /* [cap][hc] */
+    float *plain_cos, *plain_sin, *yarn_cos, *yarn_sin; /* [cap][rope_dim/2] for the tokens */
+    float *row_cos, *row_sin;                           /* [cap][rope_dim/2] for new rows */
+    int32_t *sel;     /* [cap][index_topk] selection of the latest index source */
+    int32_t *blocks;  /* [cap][candidate_blocks] of the candidate source */
+    int32_t *experts; /* [cap][n_active] */
+    uint32_t *ids;
+    uint64_t *positions;
+    uint64_t *engram_ids; /* [n_engram][cap][n_tables] */
+    uint8_t *keys;        /* [n_layers][cap][ring_row] staged keys */
+    float *pending;       /* [n_sources][2][d] staged unfinished groups */
+    float *last;          /* [D] collapsed last row, before the final norm */
+    float *logits;        /* [LOGIT_ROWS][vocab] */
+};
+
+#define LOGIT_ROWS 16
+
+NODISCARD enum err work_reserve(struct model *m, uint32_t n, struct error *e);
+void work_free(struct model *m);
+
+/* Offset of the first token of the run that layer l works on; r->n when there is none. */
+uint32_t run_first(const struct model *m, const struct run *r, uint32_t layer);
+
+NODISCARD enum err forward_begin(struct model *m, const struct run *r, struct error *e);
+void forward_engram(struct model *m, const struct run *r, uint32_t layer);
+void forward_layer(struct model *m, const struct run *r, uint32_t layer);
+/* Collapses the rows that all layers computed into w->h; returns how many (they are the run's
+ * last ones). The very last is left in w->last, too. */
+uint32_t forward_end(struct model *m, const struct run *r);
+
+/* begin, every layer, end, sync. ERR_CANCELLED when m->interrupted was set on the way; nothing
+ * has happened to the sequence then. *n_out as forward_end returns. */
+NODISCARD enum err forward_run(struct model *m, const struct run *r, uint32_t *n_out,
+                               struct error *e);
+/* Moves keys and unfinished groups into the sequence, and n_tokens on (not when replaying). */
+void forward_commit(struct model *m, const struct run *r);
+
+/* Logits of n <= LOGIT_ROWS collapsed rows h [n][D] (before the final norm), into w->logits. */
+NODISCARD enum err forward_logits(struct model *m, const float *h, uint32_t n, struct error *e);
+
+#endif

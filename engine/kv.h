@@ -1,0 +1,76 @@
+/* The state of one sequence inside the layers: planes that grow, rings, unfinished groups.
+ *
+ * Planes (per KV source one of rows, one of index keys) are contiguous, page-aligned and
+ * reserved up front as address space only, so that they grow without moving and a restore can
+ * read straight into them. A row at or above rows(n_tokens) is not part of the sequence: a step
+ * writes there and it counts only once kv_commit() has moved n_tokens.
+ *
+ * Rings hold, per layer, the keys of the last W positions in the format of the cache: position
+ * p in slot p % W. What a ring holds below `lo` of its layer's class was never computed on this
+ * path (a clipped prefill, a replay) and is not read.
+ *
+ * Memory is the host's: one thread, the engine's. */
+#ifndef ENGINE_KV_H
+#define ENGINE_KV_H
+
+#include "base/state.h"
+#include "engine/config.h"
+#include "engine/engine.h"
+#include "kernels/types.h"
+
+/* Layers by their place relative to the last KV source: what a clipped prefill skips. */
+enum layer_class { LAYERS_BELOW, LAYER_SOURCE, LAYERS_ABOVE, N_LAYER_CLASSES };
+
+enum layer_class kv_class(const struct config *c, uint32_t layer);
+
+/* How the state of a model looks; constant for the engine's life. */
+struct kv_shape {
+    enum k_format ring_format, row_format, key_format;
+    uint32_t ring_row; /* bytes of one ring slot */
+    uint32_t n_layers, window, head_dim;
+    uint32_t n_sources;
+    uint32_t source_ratio[CONFIG_MAX_SOURCES];
+    uint32_t n_planes; /* 2 * n_sources: rows of source i at 2i, its index keys at 2i + 1 */
+    struct plane_spec planes[STATE_MAX_PLANES];
+    enum layer_class class[CONFIG_MAX_LAYERS];
+    uint64_t max_tokens;
+};
+
+void kv_shape_init(struct kv_shape *s, const struct config *c, enum precision precision);
+
+struct kv {
+    const struct kv_shape *shape;
+    uint64_t n_tokens; /* committed */
+    uint64_t reserved; /* tokens there is memory for */
+    uint8_t *plane[STATE_MAX_PLANES];
+    size_t plane_bytes[STATE_MAX_PLANES]; /* of address space */
+    uint8_t *ring;                        /* [n_layers][window][ring_row] */
+    uint64_t lo[N_LAYER_CLASSES];         /* first position readable in a ring */
+    /* [n_sources][2][head_dim]: value and gate of the first token of an unfinished group. It
+     * counts where n_tokens % ratio != 0. */
+    float *pending;
+};
+
+NODISCARD enum err kv_init(struct kv *kv, const struct kv_shape *shape, struct error *e);
+void kv_fini(struct kv *kv);
+
+/* Makes memory for n_tokens in all. ERR_LIMIT past max_tokens or when the system has none;
+ * the state is unchanged then. */
+NODISCARD enum err kv_reserve(struct kv *kv, uint64_t n_tokens, struct error *e);
+
+uint8_t *kv_ring(const struct kv *kv, uint32_t layer);
+/* Rows and index keys of KV source i, from row number `row` on. */
+uint8_t *kv_rows(const struct kv *kv, uint32_t source, uint64_t row);
+uint8_t *kv_keys(const struct kv *kv, uint32_t source, uint64_t row);
+float *kv_pending(const struct kv *kv, uint32_t source); /* [2][head_dim] */
+
+/* Writes the keys of n consecutive positions from pos0 on into a layer's ring (the last W
+ * count). keys [n][ring_row]. */
+void kv_ring_write(struct kv *kv, uint32_t layer, uint64_t pos0, uint32_t n,
+                   const uint8_t *keys);
+
+/* Does slot `slot` of this layer's ring hold a position that may be read after n_tokens? Which?
+ */
+bool kv_ring_position(const struct kv *kv, uint32_t layer, uint32_t slot, uint64_t *position);
+
+#endif

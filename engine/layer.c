@@ -1,0 +1,476 @@
+/* The model itself, one layer at a time: read from bottom to top, forward_layer() is the whole
+ * block. Section numbers are those of the model description. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/forward.h"
+
+/* ---- what the observer sees ---------------------------------------------------------------
+ */
+
+static void observe(const struct model *m, const struct run *r, const char *name,
+                    uint32_t layer, uint32_t first, uint32_t width, enum observed_type type,
+                    const void *data)
+{
+    if (!m->observer.tensor)
+        return;
+    struct observed t = {.name = name,
+                         .layer = layer,
+                         .pos0 = r->pos0 + first,
+                         .n = r->n - first,
+                         .width = width,
+                         .type = type,
+                         .data = data};
+    m->observer.tensor(m->observer.user, r->seq, &t);
+}
+
+static void observe_f32(const struct model *m, const struct run *r, const char *name,
+                        uint32_t layer, uint32_t first, uint32_t width, const float *rows)
+{
+    observe(m, r, name, layer, first, width, OBSERVED_F32, rows + (size_t)first * width);
+}
+
+static void observe_i32(const struct model *m, const struct run *r, const char *name,
+                        uint32_t layer, uint32_t first, uint32_t width, const int32_t *rows)
+{
+    observe(m, r, name, layer, first, width, OBSERVED_I32, rows + (size_t)first * width);
+}
+
+/* ---- small steps --------------------------------------------------------------------------
+ */
+
+/* y = w x for the run's tokens from `first` on; x and y are the buffers' starts. */
+static void product(struct model *m, const struct k_weight *w, const float *x, float *y,
+                    size_t first, size_t n)
+{
+    size_t n_in = (size_t)w->n_in * (w->n_groups ? w->n_groups : 1);
+    m->k.linear(&m->k, &(struct k_linear){.w = w,
+                                          .x = x + first * n_in,
+                                          .y = y + first * w->n_out,
+                                          .n = n,
+                                          .in = m->rounding.product});
+}
+
+static void norm_rows(struct model *m, float *x, const float *w, uint32_t d, size_t first,
+                      size_t n)
+{
+    m->k.rmsnorm(&m->k, &(struct k_rmsnorm){.x = x + first * d,
+                                            .w = w,
+                                            .y = x + first * d,
+                                            .n = n,
+                                            .d = d,
+                                            .eps = m->config.norm_eps});
+}
+
+/* Rotates the last rope_dim values of each of n_head heads of the run's tokens. Layers with
+ * compressed rows use the long-context frequencies for everything in them. */
+static void rotate(struct model *m, uint32_t layer, float *x, uint32_t n_head, uint32_t d,
+                   size_t first, size_t n, bool inverse)
+{
+    uint32_t half = m->config.rope_dim / 2;
+    const float *cos = m->config.ratio[layer] ? m->work->yarn_cos : m->work->plain_cos;
+    const float *sin = m->config.ratio[layer] ? m->work->yarn_sin : m->work->plain_sin;
+    m->k.rope(&m->k, &(struct k_rope){.x = x + first * n_head * d,
+                                      .cos = cos + first * half,
+                                      .sin = sin + first * half,
+                                      .n = n,
+                                      .n_head = n_head,
+                                      .d = d,
+                                      .half = half,
+                                      .inverse = inverse});
+}
+
+/* h = norm(sum_c pre_c X_c), the input of a half. */
+static void collapse(struct model *m, const float *pre, const float *w, uint32_t first,
+                     size_t n)
+{
+    const struct config *c = &m->config;
+    struct work *b = m->work;
+    m->k.hc_collapse(&m->k, &(struct k_hc_collapse){.x = b->x + (size_t)first * c->hc * c->dim,
+                                                    .pre = pre + (size_t)first * c->hc,
+                                                    .h = b->h + (size_t)first * c->dim,
+                                                    .n = n,
+                                                    .hc = c->hc,
+                                                    .d = c->dim});
+    norm_rows(m, b->h, w, c->dim, first, n);
+}
+
+/* Coefficients of a half from the stream that comes in; pre is for the half that follows. */
+static void mix(struct model *m, const struct hc_weights *w, float *pre, uint32_t first,
+                size_t n)
+{
+    const struct config *c = &m->config;
+    struct work *b = m->work;
+    m->k.hc_mix(&m->k, &(struct k_hc_mix){.x = b->x + (size_t)first * c->hc * c->dim,
+                                          .fn = &w->fn,
+                                          .scale = w->scale,
+                                          .base = w->base,
+                                          .pre = pre + (size_t)first * c->hc,
+                                          .post = b->post + (size_t)first * c->hc,
+                                          .comb = b->comb + (size_t)first * c->hc * c->hc,
+                                          .n = n,
+                                          .hc = c->hc,
+                                          .d = c->dim,
+                                          .iters = c->hc_iters,
+                                          .hc_eps = c->hc_eps,
+                                          .norm_eps = c->norm_eps});
+}
+
+/* X_c = post_c y + sum_b comb[b][c] X_b, in place. */
+static void update(struct model *m, uint32_t first, size_t n)
+{
+    const struct config *c = &m->config;
+    struct work *b = m->work;
+    float *x = b->x + (size_t)first * c->hc * c->dim;
+    m->k.hc_update(&m->k, &(struct k_hc_update){.x = x,
+                                                .y = b->y + (size_t)first * c->dim,
+                                                .post = b->post + (size_t)first * c->hc,
+                                                .comb = b->comb + (size_t)first * c->hc * c->hc,
+                                                .out = x,
+                                                .n = n,
+                                                .hc = c->hc,
+                                                .d = c->dim});
+}
+
+/* ---- compressed rows (section 6) ----------------------------------------------------------
+ */
+
+/* Index keys and rows of n groups from their latents, the first being row number row0. */
+static void store_rows(struct model *m, const struct run *r, uint32_t layer, uint64_t row0,
+                       size_t n)
+{
+    const struct config *c = &m->config;
+    const struct compressor_weights *w = &m->weights.layers[layer].compressor;
+    struct work *b = m->work;
+    uint32_t source = c->kv_of[layer], half = c->rope_dim / 2;
+    struct k_rope rope = {
+        .cos = b->row_cos, .sin = b->row_sin, .n = n, .n_head = 1, .half = half};
+
+    /* A row stands for its group's first token: that is its position. */
+    for (size_t i = 0; i < n; i++)
+        b->positions[i] = (row0 + i) * c->ratio[layer];
+    m->k.rope_table(&m->k, &(struct k_rope_table){.pos = b->positions,
+                                                  .inv_freq = m->rope_yarn,
+                                                  .cos = b->row_cos,
+                                                  .sin = b->row_sin,
+                                                  .n = n,
+                                                  .half = half});
+
+    /* The index key comes from the latent before rotation and rounding. */
+    product(m, &w->wk, b->latent, b->ikey, 0, n);
+    norm_rows(m, b->ikey, w->k_norm, c->index_dim, 0, n);
+    rope.x = b->ikey, rope.d = c->index_dim;
+    m->k.rope(&m->k, &rope);
+    m->k.encode(&m->k, &(struct k_encode){.x = b->ikey,
+                                          .rows = kv_keys(r->kv, source, row0),
+                                          .n = n,
+                                          .d = c->index_dim,
+                                          .format = m->shape.key_format});
+
+    rope.x = b->latent, rope.d = c->head_dim;
+    m->k.rope(&m->k, &rope);
+    m->k.encode(&m->k, &(struct k_encode){.x = b->latent,
+                                          .rows = kv_rows(r->kv, source, row0),
+                                          .n = n,
+                                          .d = c->head_dim,
+                                          .format = m->shape.row_format});
+}
+
+/* Ratio 1: every token is its own row. */
+static void compress_each(struct model *m, const struct run *r, uint32_t layer)
+{
+    const struct compressor_weights *w = &m->weights.layers[layer].compressor;
+    if (r->replay)
+        return;
+    product(m, &w->wkv, m->work->h, m->work->latent, 0, r->n);
+    norm_rows(m, m->work->latent, w->norm, m->config.head_dim, 0, r->n);
+    store_rows(m, r, layer, r->pos0, r->n);
+}
+
+/* Ratio 2: a token that has no partner yet waits, as (u, g), for the next run. */
+static void compress_groups(struct model *m, const struct run *r, uint32_t layer)
+{
+    const struct config *c = &m->config;
+    const struct compressor_weights *w = &m->weights.layers[layer].compressor;
+    struct work *b = m->work;
+    uint32_t source = c->kv_of[layer], ratio = c->ratio[layer], d = c->head_dim;
+    uint32_t ahead = (uint32_t)(r->pos0 % ratio); /* tokens that waited */
+    uint32_t left = (uint32_t)((r->pos0 + r->n) % ratio);
+    uint32_t first = r->replay ? r->n - (left ? 1 : 0) : 0;
+    size_t d_bytes = d * sizeof(float);
+
+    if (ahead) {
+        const float *waiting = kv_pending(r->kv, source);
+        m->k.copy(&m->k, b->u, waiting, d_bytes);
+        m->k.copy(&m->k, b->g, waiting + d, d_bytes);
+    }
+    float *u = b->u + (size_t)ahead * d, *g = b->g + (size_t)ahead * d;
+    size_t n = r->n - first;
+    m->k.linear(&m->k, &(struct k_linear){.w = &w->wkv,
+                                          .x = b->h + (size_t)first * c->dim,
+                                          .y = u + (size_t)first * d,
+                                          .n = n,
+                                          .in = m->rounding.product});
+    m->k.linear(&m->k, &(struct k_linear){.w = &w->wgate,
+                                          .x = b->h + (size_t)first * c->dim,
+                                          .y = g + (size_t)first * d,
+                                          .n = n,
+                                          .in = m->rounding.product});
+    float *staged = b->pending + (size_t)source * 2 * d;
+    if (left) {
+        m->k.copy(&m->k, staged, u + (size_t)(r->n - 1) * d, d_bytes);
+        m->k.copy(&m->k, staged + d, g + (size_t)(r->n - 1) * d, d_bytes);
+    }
+    size_t groups = (ahead + r->n) / ratio;
+    if (r->replay || !groups)
+        return;
+    m->k.compress(
+        &m->k,
+        &(struct k_compress){
+            .u = b->u, .g = b->g, .out = b->latent, .n = groups, .ratio = ratio, .d = d});
+    norm_rows(m, b->latent, w->norm, d, 0, groups);
+    store_rows(m, r, layer, r->pos0 / ratio, groups);
+}
+
+/* ---- selection (section 7) ----------------------------------------------------------------
+ */
+
+/* Tokens whose rows may be looked at: all that are there and those of this run. */
+static uint64_t visible_tokens(const struct run *r)
+{
+    return r->replay ? r->rows : r->pos0 + r->n;
+}
+
+static void select_rows(struct model *m, const struct run *r, uint32_t layer, uint32_t first)
+{
+    const struct config *c = &m->config;
+    const struct indexer_weights *w = &m->weights.layers[layer].indexer;
+    struct work *b = m->work;
+    size_t n = r->n - first, width = (size_t)c->index_heads * c->index_dim;
+    float *iq = b->iq + first * width, *iw = b->iw + (size_t)first * c->index_heads;
+    int32_t *blocks = b->blocks + (size_t)first * c->candidate_blocks;
+
+    product(m, &w->wq_b, b->qr, b->iq, first, n);
+    rotate(m, layer, b->iq, c->index_heads, c->index_dim, first, n, false);
+    if (m->rounding.quantise_index_q)
+        m->k.fake_quant(&m->k, &(struct k_fake_quant){.x = iq,
+                                                      .y = iq,
+                                                      .n = n * c->index_heads,
+                                                      .d = c->index_dim,
+                                                      .format = m->shape.key_format});
+    product(m, &w->weights_proj, b->h, b->iw, first, n);
+    float scale = (float)(1 / sqrt((double)c->index_dim * c->index_heads));
+    for (size_t i = 0; i < n * c->index_heads; i++)
+        iw[i] *= scale;
+
+    m->k.index(&m->k,
+               &(struct k_index){.q = iq,
+                                 .w = iw,
+                                 .keys = kv_keys(r->kv, c->kv_of[layer], 0),
+                                 .format = m->shape.key_format,
+                                 .sel = b->sel + (size_t)first * c->index_topk,
+                                 .n = n,
+                                 .n_row = visible_tokens(r) / c->ratio[layer],
+                                 .pos0 = r->pos0 + first,
+                                 .n_head = c->index_heads,
+                                 .d = c->index_dim,
+                                 .ratio = c->ratio[layer],
+                                 .top_k = c->index_topk,
+                                 .block_rows = c->candidate_block,
+                                 .n_blocks = c->candidate_blocks,
+                                 .blocks_out = layer == c->candidate_source ? blocks : NULL,
+                                 .blocks_in = config_is_masked(c, layer) ? blocks : NULL});
+}
+
+/* ---- attention (section 5) ----------------------------------------------------------------
+ */
+
+static uint8_t *staged_keys(const struct model *m, uint32_t layer, uint32_t first)
+{
+    return m->work->keys + ((size_t)layer * m->work->cap + first) * m->shape.ring_row;
+}
+
+static void attend(struct model *m, const struct run *r, uint32_t layer, uint32_t first)
+{
+    const struct config *c = &m->config;
+    struct work *b = m->work;
+    size_t width = (size_t)c->n_heads * c->head_dim;
+    struct k_attention a = {.q = b->q + first * width,
+                            .out = b->o + first * width,
+                            .n = r->n - first,
+                            .n_head = c->n_heads,
+                            .d = c->head_dim,
+                            .ring = kv_ring(r->kv, layer),
+                            .keys = staged_keys(m, layer, first),
+                            .window_format = m->shape.ring_format,
+                            .window = c->window,
+                            .pos0 = r->pos0 + first,
+                            .lo = r->lo[m->shape.class[layer]],
+                            .sink = m->weights.layers[layer].sink,
+                            .scale = (float)(1 / sqrt((double)c->head_dim))};
+    if (c->ratio[layer] && visible_tokens(r) / c->ratio[layer]) {
+        a.rows = kv_rows(r->kv, c->kv_of[layer], 0);
+        a.row_format = m->shape.row_format;
+        a.sel = b->sel + (size_t)first * c->index_topk;
+        a.n_sel = c->index_topk;
+        observe_i32(m, r, "topk_rows", layer, first, c->index_topk, b->sel);
+    }
+    m->k.attention(&m->k, &a);
+}
+
+static void attention(struct model *m, const struct run *r, uint32_t layer, uint32_t first)
+{
+    const struct config *c = &m->config;
+    const struct layer_weights *w = &m->weights.layers[layer];
+    struct work *b = m->work;
+    size_t n = r->n - first;
+
+    product(m, &w->wq_a, b->h, b->qr, first, n);
+    norm_rows(m, b->qr, w->q_norm, c->q_lora, first, n);
+    product(m, &w->wq_b, b->qr, b->q, first, n);
+    rotate(m, layer, b->q, c->n_heads, c->head_dim, first, n, false);
+
+    product(m, &w->wkv, b->h, b->key, first, n);
+    norm_rows(m, b->key, w->kv_norm, c->head_dim, first, n);
+    rotate(m, layer, b->key, 1, c->head_dim, first, n, false);
+    m->k.encode(&m->k, &(struct k_encode){.x = b->key + (size_t)first * c->head_dim,
+                                          .rows = staged_keys(m, layer, first),
+                                          .n = n,
+                                          .d = c->head_dim,
+                                          .format = m->shape.ring_format});
+
+    if (config_is_index_source(c, layer))
+        select_rows(m, r, layer, first);
+    attend(m, r, layer, first);
+    rotate(m, layer, b->o, c->n_heads, c->head_dim, first, n, true);
+    product(m, &w->wo_a, b->o, b->oa, first, n);
+    product(m, &w->wo_b, b->oa, b->y, first, n);
+}
+
+/* ---- mixture of experts (section 8) -------------------------------------------------------
+ */
+
+static void moe(struct model *m, const struct run *r, uint32_t layer, uint32_t first)
+{
+    const struct config *c = &m->config;
+    const struct layer_weights *w = &m->weights.layers[layer];
+    struct work *b = m->work;
+    size_t n = r->n - first;
+    int32_t *experts = b->experts + (size_t)first * c->n_active;
+    float *weights = b->route_w + (size_t)first * c->n_active;
+
+    product(m, &w->gate, b->h, b->route, first, n);
+    m->k.route(&m->k, &(struct k_route){.logits = b->route + (size_t)first * c->n_experts,
+                                        .bias = w->gate_bias,
+                                        .expert = experts,
+                                        .weight = weights,
+                                        .n = n,
+                                        .n_expert = c->n_experts,
+                                        .top_k = c->n_active,
+                                        .norm = c->norm_topk,
+                                        .scale = c->route_scale});
+    m->k.moe(&m->k, &(struct k_moe){.x = b->h + (size_t)first * c->dim,
+                                    .expert = experts,
+                                    .weight = weights,
+                                    .experts = w->experts,
+                                    .shared = &w->shared,
+                                    .y = b->y + (size_t)first * c->dim,
+                                    .n = n,
+                                    .d = c->dim,
+                                    .top_k = c->n_active,
+                                    .n_expert = c->n_experts,
+                                    .limit = c->swiglu_limit,
+                                    .in = m->rounding.product});
+    observe_f32(m, r, "route_logits", layer, first, c->n_experts, b->route);
+    observe_i32(m, r, "route_idx", layer, first, c->n_active, b->experts);
+    observe_f32(m, r, "route_w", layer, first, c->n_active, b->route_w);
+}
+
+/* ---- the block (section 4) ----------------------------------------------------------------
+ */
+
+uint32_t run_first(const struct model *m, const struct run *r, uint32_t layer)
+{
+    uint64_t from = r->from[m->shape.class[layer]];
+    if (from <= r->pos0)
+        return 0;
+    return from - r->pos0 < r->n ? (uint32_t)(from - r->pos0) : r->n;
+}
+
+/* A KV source makes rows of every token, even where the rest of the layer is skipped. */
+static uint32_t stream_first(const struct model *m, const struct run *r, uint32_t layer)
+{
+    return config_is_kv_source(&m->config, layer) ? 0 : run_first(m, r, layer);
+}
+
+void forward_engram(struct model *m, const struct run *r, uint32_t layer)
+{
+    const struct config *c = &m->config;
+    uint32_t at = config_engram_at(c, layer), first = stream_first(m, r, layer);
+    if (at == CONFIG_NO_LAYER || first == r->n)
+        return;
+    const struct engram_weights *w = &m->weights.layers[layer].engram;
+    struct work *b = m->work;
+    uint32_t tables = m->engram.n_tables;
+    m->k.engram_rows(&m->k, &(struct k_engram_rows){
+                                .codes = w->codes,
+                                .scales = w->scales,
+                                .ids = b->engram_ids + ((size_t)at * b->cap + first) * tables,
+                                .out = b->engram + (size_t)first * tables * c->engram_dim,
+                                .n = r->n - first,
+                                .n_id = tables,
+                                .d = c->engram_dim});
+    product(m, &w->wkv, b->engram, b->engram_kv, first, r->n - first);
+    m->k.engram_gate(&m->k, &(struct k_engram_gate){
+                                .x = b->x + (size_t)first * c->hc * c->dim,
+                                .kv = b->engram_kv + (size_t)first * (c->hc + 1) * c->dim,
+                                .qw = w->q,
+                                .kw = w->k,
+                                .gate = b->engram_gate + (size_t)first * c->hc,
+                                .n = r->n - first,
+                                .hc = c->hc,
+                                .d = c->dim,
+                                .eps = c->norm_eps});
+    observe(m, r, "engram_rows", layer, first, tables, OBSERVED_U64,
+            b->engram_ids + ((size_t)at * b->cap + first) * tables);
+    observe_f32(m, r, "engram_gate", layer, first, c->hc, b->engram_gate);
+}
+
+void forward_layer(struct model *m, const struct run *r, uint32_t layer)
+{
+    const struct config *c = &m->config;
+    const struct layer_weights *w = &m->weights.layers[layer];
+    struct work *b = m->work;
+    uint32_t stream = c->hc * c->dim;
+    uint32_t first = run_first(m, r, layer), rows_first = stream_first(m, r, layer);
+    if (rows_first == r->n)
+        return;
+    size_t n = r->n - first;
+
+    collapse(m, b->pre, w->attn_norm, rows_first, r->n - rows_first);
+    if (config_is_kv_source(c, layer)) {
+        if (c->ratio[layer] == 1)
+            compress_each(m, r, layer);
+        else
+            compress_groups(m, r, layer);
+    }
+    if (!n)
+        return;
+    observe_f32(m, r, "hc_in32", layer, first, stream, b->x);
+    observe_f32(m, r, "pre_in32", layer, first, c->hc, b->pre);
+
+    mix(m, &w->hc_attn, b->next_pre, first, n);
+    attention(m, r, layer, first);
+    update(m, first, n);
+    observe_f32(m, r, "attn_out32", layer, first, c->dim, b->y);
+    observe_f32(m, r, "hc_mid32", layer, first, stream, b->x);
+    observe_f32(m, r, "attn_pre", layer, first, c->hc, b->next_pre);
+
+    collapse(m, b->next_pre, w->ffn_norm, first, n);
+    mix(m, &w->hc_ffn, b->pre, first, n);
+    moe(m, r, layer, first);
+    update(m, first, n);
+    observe_f32(m, r, "ffn_out32", layer, first, c->dim, b->y);
+    observe_f32(m, r, "hc_out32", layer, first, stream, b->x);
+    observe_f32(m, r, "pre_out32", layer, first, c->hc, b->pre);
+}

@@ -1,0 +1,216 @@
+#include "engine/model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/fingerprint.h"
+#include "engine/forward.h"
+#include "engine/sample.h"
+#include "engine/seq.h"
+#include "engine/token_map.h"
+
+#define DEFAULT_CHUNK 256
+#define MAX_CHUNK (1u << 16)
+
+static void model_free(struct engine *engine)
+{
+    struct model *m = model_of(engine);
+    if (!m)
+        return;
+    while (m->seqs)
+        model_seq_free(&m->seqs->seq);
+    work_free(m);
+    weights_fini(&m->weights);
+    if (m->k.free) {
+        m->k.free(&m->k, m->rope_plain);
+        m->k.free(&m->k, m->rope_yarn);
+    }
+    kernels_fini(&m->k);
+    pool_free(m->pool);
+    safetensors_free(m->st);
+    tokenizer_free(m->tokenizer);
+    free(m->token_map);
+    free(m->sampler);
+    free(m->name);
+    free(m);
+}
+
+static void model_interrupt(struct engine *m)
+{
+    atomic_store(&model_of(m)->interrupted, true);
+}
+
+static const struct engine_ops MODEL_OPS = {
+    .free = model_free,
+    .seq_new = model_seq_new,
+    .seq_free = model_seq_free,
+    .seq_position = model_seq_position,
+    .seq_input = model_seq_input,
+    .seq_generate = model_seq_generate,
+    .seq_cancel = model_seq_cancel,
+    .seq_digest = model_seq_digest,
+    .seq_segment_open = model_seq_segment_open,
+    .has_work = model_has_work,
+    .step = model_step,
+    .interrupt = model_interrupt,
+    .seq_export_rows = model_seq_export_rows,
+    .seq_export_tip = model_seq_export_tip,
+    .seq_import_begin = model_seq_import_begin,
+    .seq_import_tip = model_seq_import_tip,
+    .seq_rebuild = model_seq_rebuild,
+};
+
+/* ---- opening, step by step ----------------------------------------------------------------
+ */
+
+static enum err open_backend(struct model *m, const struct engine_options *o, struct error *e)
+{
+    const char *backend = o->backend ? o->backend : "cpu";
+    enum err rc = pool_new(o->n_threads, &m->pool, e);
+    if (rc)
+        return rc;
+    if (!strcmp(backend, "ref"))
+        return kernels_ref(&m->k, m->pool, e);
+    if (!strcmp(backend, "cpu"))
+        return kernels_cpu(&m->k, o->isa, m->pool, e);
+    if (!strcmp(backend, "cuda"))
+        return err_set(e, ERR_UNSUPPORTED, "backend cuda: not in this build");
+    return err_set(e, ERR_INVAL, "backend %.40s, want cpu, ref or cuda", backend);
+}
+
+static enum err choose_precision(struct model *m, enum precision p, struct error *e)
+{
+    m->precision = p;
+    switch (p) {
+    case PRECISION_FAST:
+        m->rounding = (struct rounding){K_BF16, true};
+        return OK;
+    case PRECISION_FP32KVQ:
+        m->rounding = (struct rounding){K_EXACT, true};
+        return OK;
+    case PRECISION_MATH:
+        m->rounding = (struct rounding){K_EXACT, false};
+        return OK;
+    case PRECISION_OFFICIAL:
+        break;
+    }
+    return err_set(e, ERR_UNSUPPORTED,
+                   "precision official is not in this build; fast, fp32kvq and math are");
+}
+
+/* The fixed arrays inside the kernels, which a config may not exceed. */
+static enum err check_caps(const struct config *c, struct error *e)
+{
+    if (c->hc > K_MAX_HC)
+        return err_set(e, ERR_UNSUPPORTED, "hc_mult is %u, at most %d", c->hc, K_MAX_HC);
+    if (c->n_active > K_MAX_TOP_K)
+        return err_set(e, ERR_UNSUPPORTED, "num_experts_per_tok is %u, at most %d", c->n_active,
+                       K_MAX_TOP_K);
+    if (c->n_experts > K_MAX_EXPERTS)
+        return err_set(e, ERR_UNSUPPORTED, "n_routed_experts is %u, at most %d", c->n_experts,
+                       K_MAX_EXPERTS);
+    return OK;
+}
+
+static enum err open_text(struct model *m, const char *dir, struct error *e)
+{
+    const struct config *c = &m->config;
+    enum err rc = tokenizer_open(&m->tokenizer, dir, e);
+    if (rc)
+        return rc;
+    if (tokenizer_size(m->tokenizer) > c->vocab_size)
+        return err_set(e, ERR_FORMAT, "tokenizer.json has %u ids, vocab_size is %u",
+                       tokenizer_size(m->tokenizer), c->vocab_size);
+    if (!c->n_engram)
+        return OK;
+    if (!(m->token_map = malloc(c->vocab_size * sizeof(*m->token_map))))
+        return err_set(e, ERR_NOMEM, "token map");
+    rc = token_map_build(m->tokenizer, m->token_map, c->vocab_size, c->engram_compressed, e);
+    return rc ? rc : engram_init(&m->engram, c, m->token_map[c->engram_pad], e);
+}
+
+static enum err make_rope(struct model *m, bool yarn, float **out, struct error *e)
+{
+    const struct config *c = &m->config;
+    struct k_rope_config r = {.rope_dim = c->rope_dim,
+                              .base = yarn ? c->compress_theta : c->rope_theta,
+                              .yarn = yarn,
+                              .factor = c->yarn_factor,
+                              .beta_fast = c->yarn_beta_fast,
+                              .beta_slow = c->yarn_beta_slow,
+                              .original_max_position = c->yarn_original};
+    size_t n = c->rope_dim / 2 * sizeof(float);
+    AUTO_FREE float *host = malloc(n);
+    if (!host || !(*out = m->k.alloc(&m->k, n)))
+        return err_set(e, ERR_NOMEM, "rotary frequencies");
+    k_rope_inv_freq(&r, host);
+    m->k.copy_in(&m->k, *out, host, n);
+    return OK;
+}
+
+static enum err describe(struct model *m, const char *dir, const struct engine_options *o,
+                         struct error *e)
+{
+    const struct config *c = &m->config;
+    struct state_layout *l = &m->layout;
+    kv_shape_init(&m->shape, c, m->precision);
+    *l = (struct state_layout){.n_planes = m->shape.n_planes,
+                               .replay_tokens = (uint32_t)resume_depth(c),
+                               .window = c->window};
+    memcpy(l->planes, m->shape.planes, sizeof(l->planes));
+    snprintf(l->numerics, sizeof(l->numerics), "%s", m->k.numerics);
+    l->tip_bytes = tip_bytes(m);
+
+    size_t end = strlen(dir);
+    while (end > 1 && dir[end - 1] == '/')
+        end--;
+    const char *slash = memrchr(dir, '/', end);
+    size_t start = slash && end > 1 ? (size_t)(slash - dir) + 1 : 0;
+    if (!(m->name = strndup(dir + start, end - start)))
+        return err_set(e, ERR_NOMEM, "model name");
+    m->engine.info = (struct engine_info){.name = m->name,
+                                          .layout = l,
+                                          .tokenizer = m->tokenizer,
+                                          .vocab_size = c->vocab_size,
+                                          .max_tokens = c->max_tokens,
+                                          .storable = m->precision != PRECISION_MATH};
+    return o->no_weight_digest ? OK : fingerprint_model(m, l->fingerprint, e);
+}
+
+static enum err open_all(struct model *m, const char *dir, const struct engine_options *o,
+                         struct error *e)
+{
+    enum err rc;
+    if (o->chunk_tokens > MAX_CHUNK)
+        return err_set(e, ERR_LIMIT, "chunk of %u tokens, at most %u", o->chunk_tokens,
+                       MAX_CHUNK);
+    m->chunk_tokens = o->chunk_tokens ? o->chunk_tokens : DEFAULT_CHUNK;
+    m->digests = o->digests;
+    if ((rc = choose_precision(m, o->precision, e)) || (rc = config_load(&m->config, dir, e)) ||
+        (rc = check_caps(&m->config, e)) || (rc = open_backend(m, o, e)) ||
+        (rc = safetensors_open_dir(&m->st, dir, e)) ||
+        (rc = weights_load(&m->weights, &m->config, m->st, &m->k, e)) ||
+        (rc = open_text(m, dir, e)) || (rc = make_rope(m, false, &m->rope_plain, e)) ||
+        (rc = make_rope(m, true, &m->rope_yarn, e)) || (rc = describe(m, dir, o, e)) ||
+        (rc = work_reserve(m, LOGIT_ROWS, e)))
+        return rc;
+    if (!(m->sampler = malloc(m->config.vocab_size * sizeof(*m->sampler))))
+        return err_set(e, ERR_NOMEM, "sampler");
+    return m->k.sync(&m->k, e);
+}
+
+enum err engine_open_model(struct engine **out, const char *dir, const struct engine_options *o,
+                           struct error *e)
+{
+    struct model *m = calloc(1, sizeof(*m));
+    if (!m)
+        return err_set(e, ERR_NOMEM, "model");
+    m->engine.ops = &MODEL_OPS;
+    enum err rc = open_all(m, dir, o, e);
+    if (rc) {
+        model_free(&m->engine);
+        return err_wrap(e, rc, "model %s", dir);
+    }
+    *out = &m->engine;
+    return OK;
+}

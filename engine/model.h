@@ -1,0 +1,61 @@
+/* An opened checkpoint: what all sequences share. Private to engine/. */
+#ifndef ENGINE_MODEL_H
+#define ENGINE_MODEL_H
+
+#include <stdatomic.h>
+
+#include "base/pool.h"
+#include "engine/config.h"
+#include "engine/engine_impl.h"
+#include "engine/engram.h"
+#include "engine/kv.h"
+#include "engine/observe.h"
+#include "engine/weights.h"
+
+struct model_seq;
+struct sampler_entry;
+struct work;
+
+/* Where the precision mode rounds; everything that is not named here stays f32. */
+struct rounding {
+    enum k_round product;  /* input of every weight product but hc_fn */
+    bool quantise_index_q; /* index queries onto the grid of the index keys */
+};
+
+struct model {
+    struct engine engine; /* first: engine.h hands this out */
+    struct config config;
+    struct rounding rounding;
+    enum precision precision;
+    bool digests;
+    uint32_t chunk_tokens;
+
+    struct safetensors *st;
+    struct pool *pool;
+    struct kernels k;
+    struct weights weights;
+    struct kv_shape shape;
+    struct state_layout layout;
+    struct tokenizer *tokenizer;
+    struct engram engram;
+    uint32_t *token_map;           /* [vocab] compressed ids; NULL without Engram layers */
+    float *rope_plain, *rope_yarn; /* [rope_dim/2] inverse frequencies: ratio 0, ratio > 0 */
+
+    struct work *work;             /* buffers of one run, grown on demand */
+    struct model_seq *seqs;        /* list of all living sequences, newest first */
+    struct model_seq *next_turn;   /* where the next step starts, so that nobody starves */
+    struct sampler_entry *sampler; /* [vocab] scratch */
+    /* The row of work->logits that holds the last row of this sequence; NULL: none does. */
+    const struct model_seq *logits_of;
+    const float *logits_row;
+    struct observer observer;
+    atomic_bool interrupted;
+    char *name;
+};
+
+static inline struct model *model_of(struct engine *m)
+{
+    return (struct model *)(void *)m;
+}
+
+#endif

@@ -1,0 +1,70 @@
+#include "engine/observe.h"
+
+#include <string.h>
+
+#include "engine/seq.h"
+
+void engine_observe(struct engine *m, const struct observer *o)
+{
+    model_of(m)->observer = o ? *o : (struct observer){0};
+}
+
+const struct config *engine_config(const struct engine *m)
+{
+    return &((const struct model *)(const void *)m)->config;
+}
+
+void engine_read_window(const struct seq *seq, uint32_t layer, int64_t *positions, float *keys)
+{
+    const struct kv *kv = &seq_of_const(seq)->kv;
+    const struct kv_shape *s = kv->shape;
+    for (uint32_t slot = 0; slot < s->window; slot++) {
+        float *out = keys + (size_t)slot * s->head_dim;
+        uint64_t position = 0;
+        bool held = kv_ring_position(kv, layer, slot, &position);
+        positions[slot] = held ? (int64_t)position : -1;
+        if (held)
+            k_decode_row(s->ring_format, kv_ring(kv, layer) + (size_t)slot * s->ring_row,
+                         s->head_dim, out);
+        else
+            memset(out, 0, s->head_dim * sizeof(*out));
+    }
+}
+
+uint64_t engine_window_lo(const struct seq *seq, uint32_t layer)
+{
+    const struct kv *kv = &seq_of_const(seq)->kv;
+    return kv->lo[kv->shape->class[layer]];
+}
+
+uint32_t engine_plane_width(const struct engine *engine, uint32_t plane)
+{
+    const struct config *c = engine_config(engine);
+    return plane % 2 ? c->index_dim : c->head_dim;
+}
+
+enum err engine_read_rows(const struct seq *seq, uint32_t plane, uint64_t row0, uint64_t n_rows,
+                          float *out, struct error *e)
+{
+    const struct model_seq *s = seq_of_const(seq);
+    const struct kv_shape *shape = s->kv.shape;
+    if (plane >= shape->n_planes)
+        return err_set(e, ERR_INVAL, "plane %u of %u", plane, shape->n_planes);
+    const struct plane_spec *p = &shape->planes[plane];
+    uint64_t have = state_rows(p, s->kv.n_tokens);
+    if (row0 > have || n_rows > have - row0)
+        return err_set(e, ERR_INVAL, "plane %s has %llu rows", p->name,
+                       (unsigned long long)have);
+    uint32_t width = engine_plane_width(seq->m, plane);
+    enum k_format format = plane % 2 ? shape->key_format : shape->row_format;
+    for (uint64_t i = 0; i < n_rows; i++)
+        k_decode_row(format, s->kv.plane[plane] + (row0 + i) * p->row_bytes, width,
+                     out + i * width);
+    return OK;
+}
+
+const float *engine_read_pending(const struct seq *seq, uint32_t source)
+{
+    const struct kv *kv = &seq_of_const(seq)->kv;
+    return kv->n_tokens % kv->shape->source_ratio[source] ? kv_pending(kv, source) : NULL;
+}

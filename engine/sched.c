@@ -1,0 +1,335 @@
+/* engine_step(): at most one chunk of input and one token of every generating sequence. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "engine/forward.h"
+#include "engine/sample.h"
+#include "engine/seq.h"
+
+/* Most events of one sequence in one step. */
+#define EVENTS_PER_SEQ 2
+
+struct event_list {
+    struct engine_event *events;
+    size_t cap, n;
+};
+
+static struct engine_event *add_event(struct event_list *l, struct model_seq *s,
+                                      enum engine_event_kind kind)
+{
+    struct engine_event *ev = &l->events[l->n++];
+    *ev = (struct engine_event){
+        .seq = &s->seq, .user = s->seq.user, .kind = kind, .position = s->kv.n_tokens};
+    return ev;
+}
+
+static void finish(struct event_list *l, struct model_seq *s, enum end_reason reason)
+{
+    seq_drop_work(s);
+    add_event(l, s, ENGINE_DONE)->reason = reason;
+}
+
+static void fail(struct event_list *l, struct model_seq *s, enum err rc, const struct error *e)
+{
+    seq_drop_work(s);
+    s->failed = true;
+    struct engine_event *ev = add_event(l, s, ENGINE_DONE);
+    ev->reason = END_FAILED;
+    ev->error = *e;
+    ev->error.code = rc;
+}
+
+static void progress(struct event_list *l, struct model_seq *s)
+{
+    struct engine_event *ev = add_event(l, s, ENGINE_PROGRESS);
+    ev->done = s->work.done;
+    ev->total = s->work.n_ids;
+}
+
+/* ---- one run ------------------------------------------------------------------------------
+ */
+
+static void digest_row(struct seq_digest *d, uint64_t position, const float *logits, uint32_t n)
+{
+    static_assert(sizeof(float) == 4 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+                  "logits are hashed as they lie in memory");
+    struct hash h;
+    hash_init(&h, NULL, HASH_BYTES);
+    hash_add(&h, d->d, sizeof(d->d));
+    hash_u64le(&h, position);
+    hash_add(&h, logits, n * sizeof(*logits));
+    hash_final(&h, d->d);
+    d->n_rows++;
+}
+
+/* Logits of the run's n_out last rows, for the digest and the observer. */
+static enum err look_at_rows(struct model *m, struct model_seq *s, uint64_t end, uint32_t n_out,
+                             struct seq_digest *digest, struct error *e)
+{
+    uint32_t vocab = m->config.vocab_size;
+    bool wanted = m->digests || m->observer.logits;
+    for (uint32_t i = 0; wanted && i < n_out;) {
+        uint32_t n = n_out - i < LOGIT_ROWS ? n_out - i : LOGIT_ROWS;
+        enum err rc = forward_logits(m, m->work->h + (size_t)i * m->config.dim, n, e);
+        if (rc)
+            return rc;
+        for (uint32_t k = 0; k < n; k++) {
+            uint64_t position = end - n_out + i + k;
+            const float *row = m->work->logits + (size_t)k * vocab;
+            if (m->digests)
+                digest_row(digest, position, row, vocab);
+            if (m->observer.logits)
+                m->observer.logits(m->observer.user, &s->seq, position, row);
+            m->logits_row = row;
+            m->logits_of = s;
+        }
+        i += n;
+    }
+    return OK;
+}
+
+static void push_history(uint32_t *history, const uint32_t *ids, uint32_t n)
+{
+    uint32_t cap = CONFIG_MAX_NGRAM - 1;
+    for (uint32_t i = n > cap ? n - cap : 0; i < n; i++) {
+        memmove(history, history + 1, (cap - 1) * sizeof(*history));
+        history[cap - 1] = ids[i];
+    }
+}
+
+/* Runs n ids from pos0 on and makes them part of the sequence. fresh: a segment starts here. */
+static enum err run_ids(struct model_seq *s, const uint32_t *ids, uint64_t pos0, uint32_t n,
+                        bool fresh, struct error *e)
+{
+    struct model *m = model_of_seq(s);
+    bool replay = s->work.kind == WORK_REBUILD;
+    uint32_t *history = replay ? s->work.history : s->history;
+    struct run r = {.seq = &s->seq,
+                    .kv = &s->kv,
+                    .ids = ids,
+                    .history = history + CONFIG_MAX_NGRAM - m->config.engram_ngram,
+                    .pos0 = pos0,
+                    .n = n,
+                    .replay = replay,
+                    .rows = s->importing};
+    memcpy(r.from, s->work.from, sizeof(r.from));
+    memcpy(r.lo, s->work.lo, sizeof(r.lo));
+    struct seq_digest digest = fresh ? (struct seq_digest){0} : s->digest;
+    uint32_t n_out = 0;
+    m->logits_of = NULL;
+    enum err rc = forward_run(m, &r, &n_out, e);
+    if (rc || (!replay && (rc = look_at_rows(m, s, pos0 + n, n_out, &digest, e))))
+        return rc;
+    forward_commit(m, &r);
+    push_history(history, ids, n);
+    s->has_last = n_out > 0;
+    memset(s->last, 0, m->config.dim * sizeof(*s->last));
+    if (n_out)
+        memcpy(s->last, m->work->last, m->config.dim * sizeof(*s->last));
+    s->digest = digest;
+    return OK;
+}
+
+/* As many of the work's given ids as one step takes. OK with *n = 0 when the step was
+ * interrupted: nothing has happened then. */
+static enum err run_chunk(struct model_seq *s, uint64_t pos0, bool fresh, uint32_t *n,
+                          struct error *e)
+{
+    struct model *m = model_of_seq(s);
+    struct queued *q = &s->work;
+    uint64_t left = q->n_ids - q->done;
+    uint32_t take = left < m->chunk_tokens ? (uint32_t)left : m->chunk_tokens;
+    enum err rc = run_ids(s, q->ids + q->done, pos0, take, fresh, e);
+    *n = rc ? 0 : take;
+    q->done += *n;
+    return rc == ERR_CANCELLED ? OK : rc;
+}
+
+/* ---- the three kinds of work --------------------------------------------------------------
+ */
+
+static enum err step_input(struct event_list *l, struct model_seq *s, struct error *e)
+{
+    struct queued *q = &s->work;
+    bool fresh = s->kv.n_tokens == q->segment.start;
+    uint32_t n = 0;
+    enum err rc = run_chunk(s, s->kv.n_tokens, fresh, &n, e);
+    if (rc || !n)
+        return rc;
+    s->open = q->segment;
+    progress(l, s);
+    if (q->done == q->n_ids) {
+        s->open = (struct open_segment){0};
+        finish(l, s, END_SEGMENT);
+    }
+    return OK;
+}
+
+static enum err step_rebuild(struct event_list *l, struct model_seq *s, struct error *e)
+{
+    struct queued *q = &s->work;
+    uint32_t n = 0;
+    enum err rc = run_chunk(s, q->plan.start + q->done, false, &n, e);
+    if (rc || !n)
+        return rc;
+    if (q->done < q->n_ids) {
+        progress(l, s);
+        return OK;
+    }
+    s->kv.n_tokens = q->plan.n_tokens;
+    s->importing = 0;
+    s->open = q->plan.open;
+    memcpy(s->history, q->history, sizeof(s->history));
+    progress(l, s);
+    finish(l, s, END_SEGMENT);
+    return OK;
+}
+
+static enum err step_given(struct event_list *l, struct model_seq *s, struct error *e)
+{
+    struct queued *q = &s->work;
+    uint32_t n = 0;
+    enum err rc = run_chunk(s, s->kv.n_tokens, !q->resumes && !q->done, &n, e);
+    if (rc || !n)
+        return rc;
+    q->n_new += n;
+    progress(l, s);
+    if (q->done < q->n_ids)
+        return OK;
+    if (q->end_with_given)
+        finish(l, s, END_SEGMENT);
+    else if (q->ids[q->n_ids - 1] == model_of_seq(s)->config.eos_id)
+        finish(l, s, END_EOS);
+    else if (q->n_new == q->max_tokens)
+        finish(l, s, END_LENGTH);
+    return OK;
+}
+
+/* Leaves the logits of the sequence's last row in m->logits_row. */
+static enum err last_logits(struct model *m, struct model_seq *s, struct error *e)
+{
+    if (m->logits_of == s)
+        return OK;
+    enum err rc = forward_logits(m, s->last, 1, e);
+    if (rc)
+        return rc;
+    m->logits_row = m->work->logits;
+    m->logits_of = s;
+    return OK;
+}
+
+static enum err sample_next(struct event_list *l, struct model_seq *s, struct error *e)
+{
+    struct model *m = model_of_seq(s);
+    struct queued *q = &s->work;
+    uint32_t id = 0;
+    enum err rc = last_logits(m, s, e);
+    if (rc || (rc = sample_token(&q->sampling, m->logits_row, m->config.vocab_size,
+                                 s->kv.n_tokens, m->sampler, &id, e)))
+        return rc;
+    q->has_next = true;
+    q->next = id;
+    q->n_new++;
+    struct engine_event *ev = add_event(l, s, ENGINE_TOKENS);
+    ev->first_position = s->kv.n_tokens;
+    ev->n_ids = 1;
+    ev->ids[0] = id;
+    return OK;
+}
+
+static enum err step_generate(struct event_list *l, struct model_seq *s, struct error *e)
+{
+    struct queued *q = &s->work;
+    if (!q->has_next)
+        return sample_next(l, s, e);
+    bool fresh = !q->resumes && q->n_new == 1;
+    uint32_t id = q->next;
+    enum err rc = run_ids(s, &id, s->kv.n_tokens, 1, fresh, e);
+    if (rc)
+        return rc;
+    q->has_next = false;
+    if (id == model_of_seq(s)->config.eos_id)
+        finish(l, s, END_EOS);
+    else if (q->n_new == q->max_tokens)
+        finish(l, s, END_LENGTH);
+    else if (q->cancelled)
+        finish(l, s, END_CANCELLED);
+    else
+        return sample_next(l, s, e);
+    return OK;
+}
+
+/* ---- the step -----------------------------------------------------------------------------
+ */
+
+/* A chunk's worth of work, of which a step does only one. */
+static bool is_chunked(const struct model_seq *s)
+{
+    return s->work.kind != WORK_GENERATE || s->work.done < s->work.n_ids;
+}
+
+static void step_seq(struct event_list *l, struct model_seq *s)
+{
+    struct error e = {0};
+    enum err rc = OK;
+    /* An id that was reported is computed before a cancelled run ends: at rest every token of
+     * the tape is computed. */
+    if (s->work.cancelled && !s->work.has_next) {
+        finish(l, s, END_CANCELLED);
+        return;
+    }
+    switch (s->work.kind) {
+    case WORK_INPUT:
+        rc = step_input(l, s, &e);
+        break;
+    case WORK_REBUILD:
+        rc = step_rebuild(l, s, &e);
+        break;
+    case WORK_GENERATE:
+        rc = is_chunked(s) ? step_given(l, s, &e) : step_generate(l, s, &e);
+        break;
+    case WORK_NONE:
+        break;
+    }
+    if (rc)
+        fail(l, s, rc, &e);
+}
+
+bool model_has_work(const struct engine *engine)
+{
+    const struct model *m = (const struct model *)(const void *)engine;
+    for (const struct model_seq *s = m->seqs; s; s = s->next)
+        if (s->work.kind != WORK_NONE)
+            return true;
+    return false;
+}
+
+enum err model_step(struct engine *engine, struct engine_event *events, size_t cap,
+                    size_t *n_events, struct error *e)
+{
+    struct model *m = model_of(engine);
+    struct event_list l = {.events = events, .cap = cap};
+    struct model_seq *start = m->next_turn ? m->next_turn : m->seqs, *s = start;
+    bool chunk_done = false;
+    (void)e; /* what fails belongs to one sequence and is its event */
+    while (s && l.cap - l.n >= EVENTS_PER_SEQ) {
+        struct model_seq *after = s->next ? s->next : m->seqs;
+        if (s->work.kind != WORK_NONE && !(is_chunked(s) && chunk_done)) {
+            bool chunk = is_chunked(s) && !s->work.cancelled;
+            step_seq(&l, s);
+            if (chunk) { /* the next chunk is another sequence's */
+                chunk_done = true;
+                m->next_turn = after;
+            }
+        }
+        s = after;
+        if (s == start)
+            break;
+    }
+    if (s != start)
+        m->next_turn = s; /* no room for the rest: they are first next time */
+    *n_events = l.n;
+    return OK;
+}

@@ -1,0 +1,229 @@
+#include "engine/seq.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/sample.h"
+
+/* ---- life ---------------------------------------------------------------------------------
+ */
+
+enum err model_seq_new(struct engine *engine, struct seq **out, struct error *e)
+{
+    struct model *m = model_of(engine);
+    struct model_seq *s = calloc(1, sizeof(*s));
+    if (!s || !(s->last = calloc(m->config.dim, sizeof(*s->last)))) {
+        free(s);
+        return err_set(e, ERR_NOMEM, "sequence");
+    }
+    enum err rc = kv_init(&s->kv, &m->shape, e);
+    if (rc) {
+        free(s->last);
+        free(s);
+        return rc;
+    }
+    for (size_t i = 0; i < CONFIG_MAX_NGRAM - 1; i++)
+        s->history[i] = ENGRAM_DEAD;
+    s->seq.m = engine;
+    s->next = m->seqs;
+    m->seqs = s;
+    *out = &s->seq;
+    return OK;
+}
+
+void seq_drop_work(struct model_seq *s)
+{
+    free(s->work.ids);
+    s->work = (struct queued){0};
+}
+
+void model_seq_free(struct seq *seq)
+{
+    struct model_seq *s = seq_of(seq);
+    struct model *m = model_of_seq(s);
+    struct model_seq **at = &m->seqs;
+    while (*at != s)
+        at = &(*at)->next;
+    *at = s->next;
+    if (m->next_turn == s)
+        m->next_turn = s->next;
+    if (m->logits_of == s)
+        m->logits_of = NULL;
+    seq_drop_work(s);
+    kv_fini(&s->kv);
+    free(s->last);
+    free(s);
+}
+
+uint64_t model_seq_position(const struct seq *s)
+{
+    return seq_of_const(s)->kv.n_tokens;
+}
+
+struct seq_digest model_seq_digest(const struct seq *s)
+{
+    return seq_of_const(s)->digest;
+}
+
+bool model_seq_segment_open(const struct seq *seq, uint64_t *start, enum prefill_mode *mode)
+{
+    const struct model_seq *s = seq_of_const(seq);
+    if (!s->open.is_open)
+        return false;
+    *start = s->open.start;
+    *mode = s->open.mode;
+    return true;
+}
+
+/* ---- queueing -----------------------------------------------------------------------------
+ */
+
+static enum err check_ready(const struct model_seq *s, const char *what, struct error *e)
+{
+    if (s->failed)
+        return err_set(e, ERR_CONFLICT, "%s: the sequence has failed", what);
+    if (s->work.kind != WORK_NONE)
+        return err_set(e, ERR_CONFLICT, "%s: work is queued already", what);
+    return OK;
+}
+
+static enum err copy_ids(struct queued *q, const uint32_t *ids, uint64_t n, struct error *e)
+{
+    if (n > SIZE_MAX / sizeof(*ids) || !(q->ids = malloc(n ? n * sizeof(*ids) : 1)))
+        return err_set(e, ERR_NOMEM, "%" PRIu64 " ids", n);
+    if (n)
+        memcpy(q->ids, ids, n * sizeof(*ids));
+    q->n_ids = n;
+    return OK;
+}
+
+enum err model_seq_input(struct seq *seq, const uint32_t *ids, uint64_t n,
+                         enum prefill_mode mode, struct error *e)
+{
+    struct model_seq *s = seq_of(seq);
+    struct model *m = model_of_seq(s);
+    struct queued q = {.kind = WORK_INPUT, .segment = {true, s->kv.n_tokens, n, mode}};
+    enum err rc = check_ready(s, "input segment", e);
+    if (rc)
+        return rc;
+    if (s->importing)
+        return err_set(e, ERR_CONFLICT, "input segment: an import is open");
+    if (s->open.is_open) {
+        uint64_t left = s->open.start + s->open.len - s->kv.n_tokens;
+        if (n != left || mode != s->open.mode)
+            return err_set(e, ERR_INVAL,
+                           "input segment: %" PRIu64
+                           " ids in mode %s, what is open has %" PRIu64 " left in mode %s",
+                           n, prefill_mode_name(mode), left, prefill_mode_name(s->open.mode));
+        q.segment = s->open;
+    }
+    if (n > m->config.max_tokens - s->kv.n_tokens)
+        return err_set(e, ERR_LIMIT,
+                       "%" PRIu64 " + %" PRIu64 " tokens, the context holds %" PRIu64,
+                       s->kv.n_tokens, n, m->config.max_tokens);
+    if ((rc = kv_reserve(&s->kv, s->kv.n_tokens + n, e)) || (rc = copy_ids(&q, ids, n, e)))
+        return rc;
+    /* What a clipped segment skips is known from its start. A class that is not clipped here
+     * runs on every token, and its window reaches back to wherever it was clipped before. */
+    memcpy(q.lo, s->kv.lo, sizeof(q.lo));
+    resume_clip(&m->config, q.segment.start, q.segment.len, mode, q.lo);
+    memcpy(q.from, q.lo, sizeof(q.from));
+    s->work = q;
+    return OK;
+}
+
+enum err model_seq_generate(struct seq *seq, const struct generate_options *g, struct error *e)
+{
+    struct model_seq *s = seq_of(seq);
+    struct model *m = model_of_seq(s);
+    enum err rc = check_ready(s, "generate", e);
+    if (rc || (rc = sampling_check(&g->sampling, e)))
+        return rc;
+    if (s->importing || s->open.is_open)
+        return err_set(e, ERR_CONFLICT, "generate: %s",
+                       s->importing ? "an import is open" : "an input segment is not complete");
+    if (!g->n_given && !s->has_last)
+        return err_set(e, ERR_CONFLICT, "generate: nothing was computed to sample from");
+    if (g->n_given > g->max_tokens)
+        return err_set(e, ERR_INVAL, "generate: %" PRIu64 " given ids, max_tokens %" PRIu64,
+                       g->n_given, g->max_tokens);
+    uint64_t room = m->config.max_tokens - s->kv.n_tokens;
+    uint64_t want = g->max_tokens < room ? g->max_tokens : room;
+    if (g->n_given > room || !room)
+        return err_set(e, ERR_LIMIT,
+                       "%" PRIu64 " + %" PRIu64 " tokens, the context holds %" PRIu64,
+                       s->kv.n_tokens, g->n_given, m->config.max_tokens);
+    struct queued q = {.kind = WORK_GENERATE,
+                       .sampling = g->sampling,
+                       .max_tokens = want,
+                       .end_with_given = g->end_with_given,
+                       .resumes = g->resumes};
+    if ((rc = kv_reserve(&s->kv, s->kv.n_tokens + want, e)) ||
+        (rc = copy_ids(&q, g->given, g->n_given, e)))
+        return rc;
+    memcpy(q.lo, s->kv.lo, sizeof(q.lo));
+    memcpy(q.from, q.lo, sizeof(q.from));
+    s->work = q;
+    return OK;
+}
+
+void model_seq_cancel(struct seq *seq)
+{
+    struct model_seq *s = seq_of(seq);
+    if (s->work.kind != WORK_NONE)
+        s->work.cancelled = true;
+}
+
+/* ---- planes in and out --------------------------------------------------------------------
+ */
+
+enum err model_seq_export_rows(const struct seq *seq, uint32_t plane, uint64_t row0,
+                               uint64_t n_rows, void *dst, struct error *e)
+{
+    const struct model_seq *s = seq_of_const(seq);
+    size_t row = s->kv.shape->planes[plane].row_bytes;
+    (void)e;
+    memcpy(dst, s->kv.plane[plane] + row0 * row, n_rows * row);
+    return OK;
+}
+
+enum err model_seq_import_begin(struct seq *seq, uint64_t n_tokens, struct state_regions *out,
+                                struct error *e)
+{
+    struct model_seq *s = seq_of(seq);
+    enum err rc = check_ready(s, "import", e);
+    if (rc || (rc = kv_reserve(&s->kv, n_tokens, e)))
+        return rc;
+    s->importing = n_tokens;
+    *out = (struct state_regions){.n_tokens = n_tokens};
+    for (uint32_t i = 0; i < s->kv.shape->n_planes; i++)
+        out->plane[i] = s->kv.plane[i];
+    return OK;
+}
+
+enum err model_seq_rebuild(struct seq *seq, const struct tape_view *tape, enum resume_mode mode,
+                           uint64_t *n_replayed, struct error *e)
+{
+    struct model_seq *s = seq_of(seq);
+    struct model *m = model_of_seq(s);
+    struct queued q = {.kind = WORK_REBUILD};
+    enum err rc = check_ready(s, "rebuild", e);
+    if (rc)
+        return rc;
+    if (!s->importing)
+        return err_set(e, ERR_CONFLICT, "rebuild: no import is open");
+    if ((rc = resume_plan(&m->config, tape, s->importing, mode, &q.plan, e)) ||
+        (rc = copy_ids(&q, tape->ids + q.plan.start, q.plan.n_tokens - q.plan.start, e)))
+        return rc;
+    uint32_t n_back = CONFIG_MAX_NGRAM - 1;
+    for (uint32_t i = 0; i < n_back; i++) { /* the true ids before the start */
+        uint64_t back = n_back - i;
+        q.history[i] = back <= q.plan.start ? tape->ids[q.plan.start - back] : ENGRAM_DEAD;
+    }
+    memcpy(q.lo, q.plan.lo, sizeof(q.lo));
+    memcpy(q.from, q.lo, sizeof(q.from));
+    *n_replayed = q.n_ids;
+    s->work = q;
+    return OK;
+}
