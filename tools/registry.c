@@ -72,7 +72,8 @@ static const struct tool table[] = {
      "\"required\": [\"command\"], \"additionalProperties\": false}",
      TOOL_EXECUTES},
     {"write_file",
-     "Write a file of the workspace: creates it (and missing folders), or replaces its content.",
+     "Write a file of the workspace: creates it (and missing folders), or replaces its "
+     "content.",
      "{\"type\": \"object\", \"properties\": {" PATH_PARAM
      "\"description\": \"File, relative to the workspace\"}, "
      "\"content\": {\"type\": \"string\", \"description\": \"The whole new content\"}}, "

@@ -94,6 +94,10 @@ struct tools_config {
     uint64_t output_bytes;     /* bytes of output kept for the model (head + tail); 0: 32,768 */
     uint64_t max_output_bytes; /* a run that writes more is killed; 0: 256 MiB */
     uint64_t max_file_bytes;   /* RLIMIT_FSIZE; 0: 4 GiB */
+    /* Layers to do without ("cgroup", "namespaces", "user_namespace", "landlock"), for tests of
+     * the fallbacks. What is then too weak is refused as on a machine that does not have them.
+     */
+    const char *const *without;
 };
 
 struct tools;
@@ -122,7 +126,7 @@ bool tools_owns_pid(int pid, int self);
 struct tool_call {
     const char *name;
     const json_t *arguments; /* an object; checked again here; borrowed for the call */
-    const char *workspace;   /* absolute folder; the tool's working folder */
+    const char *workspace; /* absolute folder, the tool's working folder; links are resolved */
     enum tool_mode mode;
     /* Where the whole output goes when it does not fit: this file is created (0600, never an
      * existing one) then and only then; tools may read its folder. Absolute; NULL: no spill

@@ -1,0 +1,114 @@
+#include "tools/mounts.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/auto.h"
+
+#ifndef AT_RECURSIVE
+#define AT_RECURSIVE 0x8000
+#endif
+#define NR_MOUNT_SETATTR 442
+#define ATTR_RDONLY 0x1ULL
+#define ATTR_NOSUID 0x2ULL
+
+/* struct mount_attr of the kernel; glibc before 2.36 does not have it. */
+struct attr {
+    uint64_t set, clr, propagation, userns_fd;
+};
+
+static int set_attr(const char *path, unsigned flags, uint64_t set, uint64_t clr)
+{
+    struct attr a = {.set = set, .clr = clr};
+    return (int)syscall(NR_MOUNT_SETATTR, AT_FDCWD, path, flags, &a, sizeof a);
+}
+
+/* Whether a path that the tool needs lies in `folder`, which then may not be covered. */
+static bool is_needed(const struct launch *l, const char *folder)
+{
+    if (path_is_inside(l->workspace, folder))
+        return true;
+    if (l->spill_folder && path_is_inside(l->spill_folder, folder))
+        return true;
+    for (size_t i = 0; i < json_array_size(l->read_paths); i++)
+        if (path_is_inside(json_string_value(json_array_get(l->read_paths, i)), folder))
+            return true;
+    return false;
+}
+
+static bool cover_folder(const char *path, const char *options)
+{
+    return mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, options) == 0;
+}
+
+/* Covers one path with something empty. A path that is not there needs none. */
+static enum err hide(const char *path, struct error *e)
+{
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return OK;
+    bool ok = S_ISDIR(st.st_mode) ? cover_folder(path, "size=4k,nr_inodes=2,mode=0555")
+                                  : mount("/dev/null", path, NULL, MS_BIND, NULL) == 0;
+    return ok ? OK : err_sys(e, errno, "mounts: cannot hide %s", path);
+}
+
+static enum err hide_all(const struct launch *l, struct error *e)
+{
+    for (size_t i = 0; i < json_array_size(l->hidden); i++) {
+        enum err rc = hide(json_string_value(json_array_get(l->hidden, i)), e);
+        if (rc)
+            return rc;
+    }
+    return OK;
+}
+
+/* A bind of a folder onto itself, so that it can be writable while what is around it is not. */
+static bool bind_self(const char *path)
+{
+    return mount(path, path, NULL, MS_BIND | MS_REC, NULL) == 0;
+}
+
+/* Everything read-only, then the two writable places again. Remounting what was read-only
+ * before is refused inside a user namespace; the workspace then stays so. */
+static bool make_read_only(const struct launch *l, const char *scratch, const struct mounts *m)
+{
+    if (set_attr("/", AT_RECURSIVE, ATTR_RDONLY | ATTR_NOSUID, 0) != 0)
+        return false;
+    set_attr(m->private_tmp ? "/tmp" : scratch, 0, 0, ATTR_RDONLY);
+    if (m->private_shm)
+        set_attr("/dev/shm", 0, 0, ATTR_RDONLY);
+    if (l->mode == TOOL_MODE_WORKSPACE_WRITE)
+        set_attr(l->workspace, 0, 0, ATTR_RDONLY);
+    return true;
+}
+
+enum err mounts_apply(const struct launch *l, const char *scratch, bool own_pids,
+                      struct mounts *out, struct error *e)
+{
+    struct mounts m = {0};
+    if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
+        return err_sys(e, errno, "mounts: cannot make them private");
+    if (!bind_self(l->workspace) || !bind_self(scratch))
+        return err_sys(e, errno, "mounts: cannot bind the workspace");
+    enum err rc = hide_all(l, e);
+    if (rc)
+        return rc;
+    m.hidden = true;
+    if (!is_needed(l, "/run"))
+        cover_folder("/run", "size=4k,nr_inodes=2,mode=0555");
+    if (!is_needed(l, "/dev/shm"))
+        m.private_shm = cover_folder("/dev/shm", "size=64m,mode=1777");
+    if (!is_needed(l, "/tmp"))
+        m.private_tmp = mount(scratch, "/tmp", NULL, MS_BIND, NULL) == 0;
+    if (own_pids)
+        m.private_proc =
+            mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0;
+    m.read_only = make_read_only(l, scratch, &m);
+    *out = m;
+    return OK;
+}
