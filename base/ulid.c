@@ -43,7 +43,8 @@ void ulid_next(struct ulid_source *s, char out[ULID_CHARS + 1])
         unsigned v = 0;
         for (unsigned b = 0; b < 5; b++) {
             unsigned bit = i * 5 + b; /* counted from 2 zero bits in front */
-            v = v << 1 | (bit < 2 ? 0u : (raw[(bit - 2) / 8] >> (7 - (bit - 2) % 8)) & 1u);
+            unsigned byte = bit < 2 ? 0 : raw[(bit - 2) / 8];
+            v = v << 1 | ((byte >> (7 - (bit + 6) % 8)) & 1);
         }
         out[i] = alphabet[v];
     }
