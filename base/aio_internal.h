@@ -7,8 +7,9 @@
 #include "base/aio.h"
 
 #define AIO_MAX_THREADS 64
-#define AIO_MAX_TRANSFER (1u << 30) /* bytes of one system call: the kernel stops near 2 GiB   \
-                                     */
+#define AIO_MAX_TRANSFER                                                                       \
+    (1u << 30) /* bytes of one system call: the kernel stops near 2 GiB                        \
+                */
 
 /* One request from aio_read or aio_write to its completion; always on exactly one list. */
 struct aio_request {

@@ -1,8 +1,9 @@
 /* Scope-bound cleanup for locals: AUTO(buf) calls buf_fini(&x) when x leaves scope.
  *
- * `AUTO(T) struct T x = ...;` calls T_fini(&x). `AUTO_FREE` frees a heap pointer, `AUTO_FD` closes
- * a descriptor (-1 is none), `AUTO_FILE` closes a FILE. Hand an object over with TAKE(p), which
- * yields p and leaves NULL behind. Never mix with goto-style cleanup in one function. */
+ * `AUTO(T) struct T x = ...;` calls T_fini(&x). `AUTO_FREE` frees a heap pointer, `AUTO_FD`
+ * closes a descriptor (-1 is none), `AUTO_FILE` closes a FILE. Hand an object over with
+ * TAKE(p), which yields p and leaves NULL behind. Never mix with goto-style cleanup in one
+ * function. */
 #ifndef BASE_AUTO_H
 #define BASE_AUTO_H
 

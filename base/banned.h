@@ -1,5 +1,6 @@
-/* Functions that nobody here may call. The Makefile includes this in front of every C file, and a
- * call becomes an error at compile time: an undeclared name that says what to take instead. */
+/* Functions that nobody here may call. The Makefile includes this in front of every C file, and
+ * a call becomes an error at compile time: an undeclared name that says what to take instead.
+ */
 #ifndef BASE_BANNED_H
 #define BASE_BANNED_H
 

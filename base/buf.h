@@ -1,8 +1,8 @@
 /* A growing byte buffer that cannot be made without a maximum.
  *
- * Invariants: len <= cap <= max; data[len] is always readable and is 0 once anything was appended,
- * so that text can be passed on as a C string. A failed call leaves the contents as they were.
- * Memory is the buffer's; buf_take() moves it out. Owned by one thread at a time.
+ * Invariants: len <= cap <= max; data[len] is always readable and is 0 once anything was
+ * appended, so that text can be passed on as a C string. A failed call leaves the contents as
+ * they were. Memory is the buffer's; buf_take() moves it out. Owned by one thread at a time.
  *
  *     AUTO(buf) struct buf b = BUF_INIT(1 << 20);
  *     if ((rc = buf_printf(&b, e, "%s\n", line)))
@@ -27,7 +27,10 @@ struct buf {
     size_t max;    /* most bytes this buffer may ever hold */
 };
 
-#define BUF_INIT(max_bytes) {NULL, 0, 0, (max_bytes)}
+#define BUF_INIT(max_bytes)                                                                    \
+    {                                                                                          \
+        NULL, 0, 0, (max_bytes)                                                                \
+    }
 
 void buf_init(struct buf *b, size_t max_bytes);
 /* Frees the memory; the buffer is empty and usable again with the same maximum. */

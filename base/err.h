@@ -2,8 +2,8 @@
  *
  * Every function that can fail returns `enum err` (0 is OK, must be checked) and takes a
  * `struct error *` as its last argument, which may be NULL. The place that fails fills it once
- * with err_set(); callers add context in front with err_wrap() and pass the code on. Nothing here
- * allocates. On failure a function leaves its outputs untouched.
+ * with err_set(); callers add context in front with err_wrap() and pass the code on. Nothing
+ * here allocates. On failure a function leaves its outputs untouched.
  *
  *     enum err rc = cfg_load(&cfg, path, e);
  *     if (rc)
@@ -47,13 +47,14 @@ struct error {
     char msg[ERR_MSG_BYTES];
 };
 
-/* Fills e (which may be NULL) with code and a printf message; overwrites what was there. Returns
- * code. A message that does not fit is cut and ends in "...". */
+/* Fills e (which may be NULL) with code and a printf message; overwrites what was there.
+ * Returns code. A message that does not fit is cut and ends in "...". */
 enum err err_set(struct error *e, enum err code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* As err_set, with code ERR_IO (ERR_NOMEM for ENOMEM, ERR_LIMIT for ENOSPC and EDQUOT, ERR_DENIED
- * for EACCES and EPERM, ERR_NOTFOUND for ENOENT), error.sys = sys, and ": " strerror(sys) behind. */
+/* As err_set, with code ERR_IO (ERR_NOMEM for ENOMEM, ERR_LIMIT for ENOSPC and EDQUOT,
+ * ERR_DENIED for EACCES and EPERM, ERR_NOTFOUND for ENOENT), error.sys = sys, and ": "
+ * strerror(sys) behind. */
 enum err err_sys(struct error *e, int sys, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -25,7 +25,7 @@ enum plane_kind {
 };
 
 struct plane_spec {
-    char name[24];      /* "L2.kv", "L2.index": stable, part of the fingerprint */
+    char name[24]; /* "L2.kv", "L2.index": stable, part of the fingerprint */
     enum plane_kind kind;
     uint32_t row_bytes; /* bytes of one row */
     uint32_t ratio;     /* tokens of one row, at least 1 */
@@ -33,7 +33,8 @@ struct plane_spec {
 
 /* What one model's state looks like. */
 struct state_layout {
-    uint8_t fingerprint[STATE_KEY_BYTES]; /* weights, config, token map, planes, tie rule, precision */
+    uint8_t fingerprint[STATE_KEY_BYTES]; /* weights, config, token map, planes, tie rule,
+                                             precision */
     char numerics[STATE_CLASS_BYTES];     /* numerics class with revision, "cpu-avx512bf16/1" */
     uint32_t n_planes;
     struct plane_spec planes[STATE_MAX_PLANES];
@@ -47,9 +48,9 @@ static inline uint64_t state_rows(const struct plane_spec *p, uint64_t n_tokens)
     return n_tokens / p->ratio;
 }
 
-/* Where a sequence wants its planes: one contiguous region each, page-aligned, big enough for the
- * rows of n_tokens. The memory is the engine's; whoever restores may write it until the import is
- * committed or the sequence is freed. */
+/* Where a sequence wants its planes: one contiguous region each, page-aligned, big enough for
+ * the rows of n_tokens. The memory is the engine's; whoever restores may write it until the
+ * import is committed or the sequence is freed. */
 struct state_regions {
     uint64_t n_tokens;
     void *plane[STATE_MAX_PLANES];
@@ -76,8 +77,9 @@ struct replay_mark {
     uint64_t at, from;
 };
 
-/* A tape as the engine reads it: borrowed for the call. Segments are in order, without gaps, and
- * cover [0, n_ids) (the last one may be longer than what is there: it is still being written). */
+/* A tape as the engine reads it: borrowed for the call. Segments are in order, without gaps,
+ * and cover [0, n_ids) (the last one may be longer than what is there: it is still being
+ * written). */
 struct tape_view {
     const uint32_t *ids;
     uint64_t n_ids;
