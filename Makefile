@@ -11,9 +11,22 @@ B := build$(if $(VARIANT),/$(VARIANT))
 PRODUCT := base kernels engine sessions tools agentd evals
 LIBS    := sqlite3 libcurl jansson liburing libsodium libuv libutf8proc libzstd
 
-CC      ?= gcc
+ifeq ($(origin CC),default)
+CC := gcc
+endif
 OPT     ?= -O2
-CPPFLAGS += -I. -D_GNU_SOURCE -include base/banned.h $(if $(filter asan tsan fuzz,$(VARIANT)),,-D_FORTIFY_SOURCE=2)
+# What asks for no compiler asks for no libraries either.
+NO_BUILD := clean help lint format fuzz
+ifneq ($(if $(MAKECMDGOALS),$(filter-out $(NO_BUILD),$(MAKECMDGOALS)),all),)
+LIB_CFLAGS := $(shell pkg-config --cflags $(LIBS) && echo -DHAVE_LIBS=1)
+LIB_LIBS   := $(shell pkg-config --libs $(LIBS))
+ifeq ($(filter -DHAVE_LIBS=1,$(LIB_CFLAGS)),)
+$(error libraries are missing: run scripts/deps.sh)
+endif
+endif
+
+CPPFLAGS += -I. -D_GNU_SOURCE -include base/banned.h \
+            $(if $(filter asan tsan fuzz,$(VARIANT)),,-D_FORTIFY_SOURCE=2)
 WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wdouble-promotion \
            -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition -Wcast-qual -Wcast-align \
            -Wwrite-strings -Wundef -Wvla -Walloca -Wformat=2 -Wimplicit-fallthrough -Wswitch-enum \
@@ -22,15 +35,15 @@ GCC_WARN := $(if $(findstring clang,$(CC)),,-Wlogical-op -Wduplicated-cond -Wdup
 CFLAGS  ?= $(OPT) -g
 CFLAGS  += -std=gnu11 -ffp-contract=off -fno-omit-frame-pointer -fno-common \
            -fstack-protector-strong -pthread $(WARN) $(GCC_WARN) $(if $(DEV),-Werror)
-LDLIBS  += $(shell pkg-config --libs $(LIBS)) -lm -ldl
-CFLAGS  += $(shell pkg-config --cflags $(LIBS))
+CFLAGS  += $(LIB_CFLAGS)
+LDLIBS  += $(LIB_LIBS) -lm -ldl
 
 SAN_asan := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SAN_tsan := -fsanitize=thread
 SAN_fuzz := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
-SAN      := $(SAN_$(VARIANT))
-CFLAGS  += $(SAN)
-LDFLAGS += $(SAN) -pthread
+SAN_analyze := -fanalyzer
+CFLAGS  += $(SAN_$(VARIANT))
+LDFLAGS += $(SAN_$(VARIANT)) -pthread
 
 ISA__avx2       := -mavx2 -mfma -mf16c
 ISA__avx512     := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
@@ -52,7 +65,7 @@ TEST_SRC    := $(wildcard tests/*/test_*.c)
 TESTS       := $(patsubst tests/%.c,$(B)/tests/%,$(TEST_SRC))
 FUZZ_SRC    := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_REPLAY := $(patsubst tests/fuzz/%.c,$(B)/tests/fuzz/%,$(FUZZ_SRC))
-# Small programs that tests and scripts start: tests/support/tool_NAME.c becomes build/tests/NAME.
+# Small programs that tests and scripts start: tests/support/tools/NAME.c is build/tests/NAME.
 TOOL_SRC    := $(wildcard tests/support/tools/*.c)
 TEST_TOOLS  := $(patsubst tests/support/tools/%.c,$(B)/tests/%,$(TOOL_SRC))
 EXAMPLE_SRC := $(wildcard examples/*.c)
@@ -60,14 +73,20 @@ EXAMPLES    := $(patsubst examples/%.c,$(B)/examples/%,$(EXAMPLE_SRC))
 
 Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-5s %s\n' $(1) $(2))
+define link
+$(call say,LD,$@)
+$(Q)mkdir -p $(@D)
+$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(1)
+endef
 
 .DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all check check-slow asan tsan fuzz lint format clean help tests
+.PHONY: all check check-slow asan tsan fuzz lint format analyze install clean help tests
 
-all: $(BINS) $(EXAMPLES)
+all: $(BINS) $(EXAMPLES) ## the binaries, CPU only
 
-tests: all $(TESTS) $(TEST_TOOLS) $(FUZZ_REPLAY)
+tests: all $(TESTS) $(TEST_TOOLS) $(FUZZ_REPLAY) ## and everything that check runs
 
 $(LIB): $(LIB_OBJ)
 	$(call say,AR,$@)
@@ -80,38 +99,27 @@ $(B)/obj/%.o: %.c Makefile
 
 define main_rule
 $(B)/$(patsubst main_%.c,%,$(notdir $(1))): $(B)/obj/$(1:.c=.o) $(LIB)
-	$$(call say,LD,$$@)
-	$$(Q)$$(CC) $$(LDFLAGS) -o $$@ $$^ $$(LDLIBS)
+	$$(call link,$$(LDLIBS))
 endef
 $(foreach f,$(MAIN_SRC),$(eval $(call main_rule,$(f))))
 
 $(B)/tests/%: $(B)/obj/tests/%.o $(SUPPORT_OBJ) $(LIB)
-	$(call say,LD,$@)
-	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(TEST_LIBS)
+	$(call link,$(TEST_LIBS))
 
 $(TEST_TOOLS): $(B)/tests/%: $(B)/obj/tests/support/tools/%.o $(SUPPORT_OBJ) $(LIB)
-	$(call say,LD,$@)
-	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(TEST_LIBS)
+	$(call link,$(TEST_LIBS))
 
 $(EXAMPLES): $(B)/examples/%: $(B)/obj/examples/%.o $(LIB)
-	$(call say,LD,$@)
-	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(call link,$(LDLIBS))
 
-# Without libFuzzer a fuzz target replays its corpus: tests/support/fuzz_replay.c has the main().
-ifneq ($(VARIANT),fuzz)
-$(FUZZ_REPLAY): $(B)/tests/fuzz/%: $(B)/obj/tests/fuzz/%.o $(B)/obj/tests/fuzz/replay_main.o $(SUPPORT_OBJ) $(LIB)
-	$(call say,LD,$@)
-	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(TEST_LIBS)
+# Without libFuzzer a fuzz target replays its corpus: tests/fuzz/replay_main.c has the main().
+ifeq ($(VARIANT),fuzz)
+FUZZ_MAIN_LIBS := -fsanitize=fuzzer
 else
-$(FUZZ_REPLAY): $(B)/tests/fuzz/%: $(B)/obj/tests/fuzz/%.o $(SUPPORT_OBJ) $(LIB)
-	$(call say,LD,$@)
-	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(TEST_LIBS)
+FUZZ_MAIN_OBJ  := $(B)/obj/tests/fuzz/replay_main.o
 endif
+$(FUZZ_REPLAY): $(B)/tests/fuzz/%: $(B)/obj/tests/fuzz/%.o $(FUZZ_MAIN_OBJ) $(SUPPORT_OBJ) $(LIB)
+	$(call link,$(FUZZ_MAIN_LIBS) $(TEST_LIBS))
 
 check: tests ## build, then run every test and every fuzz corpus (no GPU needed)
 	$(Q)tests/run $(B)
@@ -135,6 +143,16 @@ lint: ## folder rules, banned calls, long functions, format
 
 format: ## clang-format every source file
 	$(Q)clang-format-14 -i $$(git ls-files '*.c' '*.h' '*.cu')
+
+analyze: ## gcc's static analyzer over the product code
+	$(Q)$(MAKE) --no-print-directory VARIANT=analyze build/analyze/libagentd.a
+
+PREFIX ?= /usr/local
+install: all ## binaries and man pages below DESTDIR and PREFIX (/usr/local)
+	install -d $(DESTDIR)$(PREFIX)/bin
+	$(if $(BINS),install $(BINS) $(DESTDIR)$(PREFIX)/bin)
+	for section in 1 5 7; do for page in docs/*.$$section; do [ ! -f "$$page" ] || \
+	    install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man$$section "$$page"; done; done
 
 clean: ## remove build/
 	$(Q)rm -rf build
