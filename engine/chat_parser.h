@@ -43,9 +43,8 @@ enum chat_problem {
     CHAT_MISSING_CLOSE, /* a parameter or call that ends without its closing tag */
     CHAT_BAD_CLOSE,     /* a value ended by another closing tag than its own */
     CHAT_STRAY_CLOSE,   /* a closing tag of nothing open: ignored */
-    CHAT_STRING_ATTRIBUTE, /* a parameter without string="true|false": JSON if it is, else text
-                            */
-    CHAT_BAD_JSON,         /* string="false", but not JSON: kept as a string */
+    CHAT_STRING_ATTRIBUTE,    /* a parameter without string=: JSON if it is, else text */
+    CHAT_BAD_JSON,            /* string="false", but not JSON: kept as a string */
     CHAT_DUPLICATE_PARAMETER, /* dropped, the first one stays */
     CHAT_DUPLICATE_CALL,      /* same name and arguments as an earlier call: kept */
     CHAT_EMPTY_BLOCK,
@@ -53,6 +52,7 @@ enum chat_problem {
     CHAT_AFTER_BLOCK,      /* text or calls after the block or after EOS: dropped */
     CHAT_UNFINISHED_BLOCK, /* output ended inside a block */
     CHAT_UNFINISHED_CALL,  /* output ended inside a call */
+    CHAT_TOO_MANY,         /* calls past max_calls, or a call with over 256 parameters */
     CHAT_BAD_UTF8,         /* bytes in names or arguments replaced by U+FFFD */
     CHAT_N_PROBLEMS
 };
@@ -76,11 +76,10 @@ struct chat_event {
 };
 
 struct chat_call {
-    const char *name; /* UTF-8 without control characters, 0-terminated */
-    const char
-        *arguments; /* JSON object; of an incomplete call: what there is, closed or not */
+    const char *name;      /* UTF-8 without control characters, 0-terminated */
+    const char *arguments; /* JSON object; of an incomplete call: what there is */
     size_t arguments_len;
-    bool is_complete; /* false: never run it */
+    bool is_complete; /* false: cut, or partly unreadable: never run it */
     bool is_repaired; /* closing tags were missing or wrong, or a value was not what it said */
 };
 
@@ -102,8 +101,8 @@ NODISCARD enum err chat_parser_new(struct chat_parser **out,
 void chat_parser_free(struct chat_parser *p);
 
 /* One span: the bytes of one token and whether it is an added one (tokenizer_bytes and
- * tokenizer_is_added), or, when literal, any bytes. ERR_LIMIT past max_bytes or max_calls;
- * ERR_NOMEM; what on_event returned. After an error only free. */
+ * tokenizer_is_added), or, when literal, any bytes. ERR_LIMIT past max_bytes; ERR_NOMEM;
+ * what on_event returned. After an error only free. */
 NODISCARD enum err chat_parser_feed(struct chat_parser *p, const void *bytes, size_t n,
                                     bool is_added, struct error *e);
 /* The output ended, with EOS or without. Once. */

@@ -1,0 +1,696 @@
+#include "engine/chat_parser.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "engine/chat_calls.h"
+#include "engine/chat_lexer.h"
+#include "engine/chat_tag.h"
+#include "engine/unicode.h"
+
+#define DEFAULT_MAX_BYTES (16u << 20)
+#define DEFAULT_MAX_CALLS 256u
+#define MAX_BARS 4
+
+enum state {
+    IN_THINKING,
+    IN_ANSWER,
+    IN_AREA,  /* among calls, outside of tags and values */
+    IN_TAG,   /* behind a DSML mark */
+    IN_VALUE, /* of a parameter */
+    AFTER_CALLS,
+    AFTER_EOS
+};
+
+/* Bytes that belong to the markup if a DSML mark follows and to the text if not: newlines, then
+ * "<" or "</", then bars of a doubled spelling. */
+struct hold {
+    size_t n_newlines;
+    uint8_t bytes[2 + 3 * MAX_BARS];
+    unsigned n, n_bars, partial; /* partial: bytes of a bar that is not whole yet */
+};
+
+struct chat_parser {
+    struct chat_parser_options options;
+    struct chat_lexer lexer;
+    enum state state;
+    enum state before_tag;
+    struct hold hold;
+    bool at_start; /* of thinking or answer: newlines are skipped */
+    bool thinking_open, saw_eos, finished;
+    bool in_block, had_block;
+    bool lost_calls;
+    bool distrusted; /* calls that follow are never complete */
+    bool noted_rest; /* text behind the block was counted */
+
+    struct chat_tag_text tag;
+    bool tag_closes, tag_is_ascii, tag_is_odd;
+    bool value_is_ascii;   /* its opening tag had ASCII bars: only then do these end it */
+    size_t value_newlines; /* newlines between the value and the tag that may end it */
+    uint32_t calls_before; /* calls of earlier blocks */
+
+    size_t n_bytes;
+    struct buf text, thinking;
+    size_t text_sent, thinking_sent; /* bytes that events were made of */
+    struct chat_calls calls;
+    uint32_t args_of; /* the call that events are about, and its bytes so far */
+    size_t args_sent;
+    uint32_t problems[CHAT_N_PROBLEMS];
+};
+
+const char *chat_problem_name(enum chat_problem p)
+{
+    static const char *const names[CHAT_N_PROBLEMS] = {
+        [CHAT_PLAIN_MARKUP] = "plain_markup",
+        [CHAT_STRAY_THINK] = "stray_think",
+        [CHAT_STRAY_SPECIAL] = "stray_special",
+        [CHAT_CALL_IN_THINKING] = "call_in_thinking",
+        [CHAT_BARE_INVOKE] = "bare_invoke",
+        [CHAT_BLOCK_NAME] = "block_name",
+        [CHAT_MARK_SPELLING] = "mark_spelling",
+        [CHAT_BAD_TAG] = "bad_tag",
+        [CHAT_BAD_NAME] = "bad_name",
+        [CHAT_MISSING_CLOSE] = "missing_close",
+        [CHAT_BAD_CLOSE] = "bad_close",
+        [CHAT_STRAY_CLOSE] = "stray_close",
+        [CHAT_STRING_ATTRIBUTE] = "string_attribute",
+        [CHAT_BAD_JSON] = "bad_json",
+        [CHAT_DUPLICATE_PARAMETER] = "duplicate_parameter",
+        [CHAT_DUPLICATE_CALL] = "duplicate_call",
+        [CHAT_EMPTY_BLOCK] = "empty_block",
+        [CHAT_JUNK_IN_BLOCK] = "junk_in_block",
+        [CHAT_AFTER_BLOCK] = "after_block",
+        [CHAT_UNFINISHED_BLOCK] = "unfinished_block",
+        [CHAT_UNFINISHED_CALL] = "unfinished_call",
+        [CHAT_TOO_MANY] = "too_many",
+        [CHAT_BAD_UTF8] = "bad_utf8",
+    };
+    return names[p];
+}
+
+/* ---- life ---------------------------------------------------------------------------------
+ */
+
+enum err chat_parser_new(struct chat_parser **out, const struct chat_parser_options *o,
+                         struct error *e)
+{
+    struct chat_parser *p = calloc(1, sizeof *p);
+    if (!p)
+        return err_set(e, ERR_NOMEM, "no memory for an output parser");
+    p->options = *o;
+    if (!p->options.max_bytes)
+        p->options.max_bytes = DEFAULT_MAX_BYTES;
+    if (!p->options.max_calls)
+        p->options.max_calls = DEFAULT_MAX_CALLS;
+    size_t max = p->options.max_bytes;
+    p->lexer.literal = o->literal;
+    p->state = o->thinking ? IN_THINKING : IN_ANSWER;
+    p->thinking_open = o->thinking;
+    p->at_start = true;
+    buf_init(&p->text, max);
+    buf_init(&p->thinking, max);
+    p->calls.max_bytes = max;
+    p->calls.problems = p->problems;
+    buf_init(&p->calls.raw, max);
+    buf_init(&p->calls.keys, 4 * max + CHAT_MAX_PARAMETERS);
+    *out = p;
+    return OK;
+}
+
+void chat_parser_free(struct chat_parser *p)
+{
+    if (!p)
+        return;
+    buf_fini(&p->text);
+    buf_fini(&p->thinking);
+    chat_calls_fini(&p->calls);
+    free(p);
+}
+
+/* ---- events -------------------------------------------------------------------------------
+ */
+
+static enum err send(struct chat_parser *p, enum chat_event_kind kind, uint32_t call,
+                     const void *bytes, size_t n, struct error *e)
+{
+    if (!p->options.on_event)
+        return OK;
+    struct chat_event ev = {kind, call, bytes, n};
+    return p->options.on_event(p->options.user, &ev, e);
+}
+
+/* Sends what a text buffer holds beyond *sent; whole characters only, unless all is asked for.
+ */
+static enum err send_text(struct chat_parser *p, enum chat_event_kind kind, const struct buf *b,
+                          size_t *sent, bool all, struct error *e)
+{
+    size_t end = all ? b->len : b->len - utf8_open_tail(b->data + *sent, b->len - *sent);
+    size_t from = *sent;
+    *sent = end;
+    return end == from ? OK : send(p, kind, 0, b->data + from, end - from, e);
+}
+
+static enum err send_texts(struct chat_parser *p, bool all, struct error *e)
+{
+    bool all_thinking = all || p->state != IN_THINKING;
+    enum err rc = send_text(p, CHAT_THINKING, &p->thinking, &p->thinking_sent, all_thinking, e);
+    bool all_text = all || p->state != IN_ANSWER;
+    return rc ? rc : send_text(p, CHAT_TEXT, &p->text, &p->text_sent, all_text, e);
+}
+
+static enum err send_args(struct chat_parser *p, struct error *e)
+{
+    const struct call *call = chat_calls_last(&p->calls);
+    if (!call || p->args_of != p->calls.n || call->arguments.len == p->args_sent)
+        return OK;
+    size_t from = p->args_sent;
+    p->args_sent = call->arguments.len;
+    return send(p, CHAT_CALL_ARGS, p->calls.n - 1, call->arguments.data + from,
+                call->arguments.len - from, e);
+}
+
+/* ---- text and what is held back -------------------------------------------------------------
+ */
+
+static bool is_white(uint8_t b)
+{
+    return b == ' ' || b == '\t' || b == '\n' || b == '\r';
+}
+
+/* Text where no text belongs. Inside a call it means that a value was cut short by something
+ * that looked like a tag: such a call is not run. */
+static void note_junk(struct chat_parser *p)
+{
+    if (p->state == IN_AREA && p->calls.in_call) {
+        p->problems[CHAT_JUNK_IN_BLOCK]++;
+        chat_calls_last(&p->calls)->is_broken = true;
+    } else if (p->state == IN_AREA && p->in_block) {
+        p->problems[CHAT_JUNK_IN_BLOCK]++;
+    } else if (!p->noted_rest) {
+        p->problems[CHAT_AFTER_BLOCK]++;
+        p->noted_rest = true;
+    }
+}
+
+static enum err put(struct chat_parser *p, uint8_t b, struct error *e)
+{
+    switch (p->state) {
+    case IN_THINKING:
+    case IN_ANSWER:
+        if (p->at_start && b == '\n')
+            return OK;
+        p->at_start = false;
+        return buf_add_byte(p->state == IN_THINKING ? &p->thinking : &p->text, b, e);
+    case IN_VALUE:
+        return chat_calls_add_value(&p->calls, &b, 1, e);
+    case IN_AREA:
+    case IN_TAG:
+    case AFTER_CALLS:
+    case AFTER_EOS:
+        if (!is_white(b))
+            note_junk(p);
+        return OK;
+    }
+    return OK;
+}
+
+static enum err put_newlines(struct chat_parser *p, size_t n, struct error *e)
+{
+    enum err rc = OK;
+    while (n-- && !rc)
+        rc = put(p, '\n', e);
+    return rc;
+}
+
+/* Nothing that the held bytes could belong to came: they are text. */
+static enum err release_hold(struct chat_parser *p, struct error *e)
+{
+    struct hold h = p->hold;
+    p->hold = (struct hold){0};
+    enum err rc = put_newlines(p, h.n_newlines, e);
+    for (unsigned i = 0; i < h.n && !rc; i++)
+        rc = put(p, h.bytes[i], e);
+    return rc;
+}
+
+/* Whether b can go on what is held: "<", "/" behind it, then bars (one or three bytes each). */
+static bool extends_hold(const struct hold *h, uint8_t b)
+{
+    if (h->partial)
+        return b == (h->partial == 1 ? 0xbd : 0x9c);
+    if (b == '<')
+        return h->n == 0;
+    if (b == '/')
+        return h->n == 1 && h->bytes[0] == '<';
+    return (b == '|' || b == 0xef) && h->n_bars < MAX_BARS;
+}
+
+static void extend_hold(struct hold *h, uint8_t b)
+{
+    h->bytes[h->n++] = b;
+    if (b == 0xef)
+        h->partial = 1;
+    else if (h->partial)
+        h->partial = h->partial == 1 ? 2 : 0;
+    if (b == '|' || b == 0x9c)
+        h->n_bars++;
+}
+
+static enum err feed_text(struct chat_parser *p, uint8_t b, struct error *e)
+{
+    if (extends_hold(&p->hold, b)) {
+        extend_hold(&p->hold, b);
+        return OK;
+    }
+    enum err rc = OK;
+    if (p->hold.n || b != '\n')
+        rc = release_hold(p, e);
+    if (rc)
+        return rc;
+    if (b == '\n') {
+        p->hold.n_newlines++;
+        return OK;
+    }
+    if (!extends_hold(&p->hold, b))
+        return put(p, b, e);
+    extend_hold(&p->hold, b);
+    return OK;
+}
+
+/* ---- calls --------------------------------------------------------------------------------
+ */
+
+static enum err end_value(struct chat_parser *p, bool with_newlines, struct error *e)
+{
+    /* A closing tag that is missing leaves the line end in front of the next tag behind. */
+    size_t n = p->value_newlines;
+    enum err rc = OK;
+    for (n -= n && !with_newlines; n && !rc; n--)
+        rc = chat_calls_add_value(&p->calls, (const uint8_t *)"\n", 1, e);
+    p->value_newlines = 0;
+    return rc ? rc : chat_calls_end_value(&p->calls, e);
+}
+
+static enum err end_call(struct chat_parser *p, bool was_cut, struct error *e)
+{
+    enum err rc = chat_calls_end(&p->calls, was_cut, e);
+    if (!rc)
+        rc = send_args(p, e);
+    if (!chat_calls_last(&p->calls)->view.is_complete)
+        p->lost_calls = true;
+    return rc ? rc : send(p, CHAT_CALL_END, p->calls.n - 1, NULL, 0, e);
+}
+
+/* Ends what is still open of a call because something else begins or ends. */
+static enum err close_open(struct chat_parser *p, struct error *e)
+{
+    enum err rc = OK;
+    if (!p->calls.in_call)
+        return OK;
+    p->problems[CHAT_MISSING_CLOSE]++;
+    chat_calls_last(&p->calls)->view.is_repaired = true;
+    if (p->calls.in_value)
+        rc = end_value(p, false, e);
+    return rc ? rc : end_call(p, false, e);
+}
+
+static enum err begin_call(struct chat_parser *p, const struct chat_tag *tag, struct error *e)
+{
+    enum err rc = close_open(p, e);
+    if (rc)
+        return rc;
+    if (p->calls.n == p->options.max_calls) {
+        p->problems[CHAT_TOO_MANY]++;
+        p->lost_calls = true;
+        p->state = AFTER_CALLS;
+        return OK;
+    }
+    if (!p->in_block)
+        p->problems[CHAT_BARE_INVOKE]++;
+    if ((rc = send_texts(p, true, e)))
+        return rc;
+    if ((rc = chat_calls_begin(&p->calls, tag->name, tag->name_len, e)))
+        return rc;
+    struct call *call = chat_calls_last(&p->calls);
+    if (!tag->is_well_formed)
+        p->problems[CHAT_BAD_TAG]++;
+    call->is_broken = call->is_broken || p->distrusted || !tag->is_well_formed;
+    p->args_of = p->calls.n;
+    p->args_sent = 0;
+    return send(p, CHAT_CALL_BEGIN, p->calls.n - 1, call->name.data, call->name.len, e);
+}
+
+static enum err begin_value(struct chat_parser *p, const struct chat_tag *tag, struct error *e)
+{
+    enum err rc = OK;
+    if (p->calls.in_value) {
+        p->problems[CHAT_MISSING_CLOSE]++;
+        chat_calls_last(&p->calls)->view.is_repaired = true;
+        rc = end_value(p, false, e);
+    }
+    if (rc)
+        return rc;
+    if (!p->calls.in_call || !tag->name_len) {
+        p->problems[tag->name_len ? CHAT_BAD_TAG : CHAT_BAD_NAME]++;
+        p->lost_calls = true;
+        if (p->calls.in_call)
+            chat_calls_last(&p->calls)->is_broken = true;
+        return OK; /* its value is junk */
+    }
+    struct call *call = chat_calls_last(&p->calls);
+    if (!tag->is_well_formed) {
+        p->problems[CHAT_BAD_TAG]++;
+        call->is_broken = true;
+    } else if (tag->string == CHAT_STRING_ABSENT) {
+        p->problems[CHAT_STRING_ATTRIBUTE]++;
+        call->view.is_repaired = true;
+    }
+    enum chat_value_kind kind = tag->string == CHAT_STRING_TRUE    ? CHAT_VALUE_STRING
+                                : tag->string == CHAT_STRING_FALSE ? CHAT_VALUE_JSON
+                                                                   : CHAT_VALUE_GUESS;
+    p->value_is_ascii = p->tag_is_ascii;
+    p->state = IN_VALUE;
+    return chat_calls_begin_value(&p->calls, tag->name, tag->name_len, kind, e);
+}
+
+static enum err begin_block(struct chat_parser *p, const struct chat_tag *tag, struct error *e)
+{
+    enum err rc = close_open(p, e);
+    if (p->in_block) {
+        p->problems[CHAT_BAD_TAG]++;
+        return rc;
+    }
+    if (tag->kind != CHAT_TAG_BLOCK || !tag->is_current_name)
+        p->problems[CHAT_BLOCK_NAME]++;
+    if (!tag->is_well_formed)
+        p->problems[CHAT_BAD_TAG]++;
+    p->in_block = p->had_block = true;
+    p->calls_before = p->calls.n;
+    return rc;
+}
+
+static enum err open_tag(struct chat_parser *p, const struct chat_tag *tag, struct error *e)
+{
+    if (tag->kind == CHAT_TAG_PARAMETER)
+        return begin_value(p, tag, e);
+    if (p->calls.in_value) {
+        /* A value that quotes the format looks the same as one whose closing tags are missing.
+         * What follows may be quoted, too: neither this call nor a later one is safe to run. */
+        p->distrusted = true;
+        chat_calls_last(&p->calls)->is_broken = true;
+    }
+    return tag->kind == CHAT_TAG_INVOKE ? begin_call(p, tag, e) : begin_block(p, tag, e);
+}
+
+static enum err end_block(struct chat_parser *p, struct error *e)
+{
+    enum err rc = close_open(p, e);
+    if (p->in_block && p->calls.n == p->calls_before) {
+        p->problems[CHAT_EMPTY_BLOCK]++;
+        p->lost_calls = true;
+    }
+    if (!p->in_block && !p->calls.n) {
+        p->problems[CHAT_STRAY_CLOSE]++;
+        return rc;
+    }
+    p->in_block = false;
+    p->state = AFTER_CALLS;
+    return rc;
+}
+
+/* A closing tag while a value is open: only its own is right, but any ends the value. */
+static enum err close_value(struct chat_parser *p, const struct chat_tag *tag, struct error *e)
+{
+    if (tag->kind == CHAT_TAG_PARAMETER || tag->kind == CHAT_TAG_OTHER) {
+        if (tag->kind == CHAT_TAG_OTHER || !tag->is_well_formed) {
+            p->problems[CHAT_BAD_CLOSE]++;
+            chat_calls_last(&p->calls)->view.is_repaired = true;
+        }
+        return end_value(p, true, e);
+    }
+    p->problems[CHAT_MISSING_CLOSE]++;
+    chat_calls_last(&p->calls)->view.is_repaired = true;
+    enum err rc = end_value(p, false, e);
+    if (!rc && tag->kind == CHAT_TAG_INVOKE)
+        return end_call(p, false, e);
+    return rc ? rc : end_block(p, e);
+}
+
+static enum err close_tag(struct chat_parser *p, const struct chat_tag *tag, struct error *e)
+{
+    if (p->calls.in_value)
+        return close_value(p, tag, e);
+    if (tag->kind == CHAT_TAG_BLOCK)
+        return end_block(p, e);
+    if (tag->kind == CHAT_TAG_PARAMETER || !p->calls.in_call) {
+        p->problems[CHAT_STRAY_CLOSE]++;
+        return OK;
+    }
+    if (tag->kind == CHAT_TAG_OTHER || !tag->is_well_formed) {
+        p->problems[CHAT_BAD_CLOSE]++;
+        chat_calls_last(&p->calls)->view.is_repaired = true;
+    }
+    return end_call(p, false, e);
+}
+
+/* ---- tags ---------------------------------------------------------------------------------
+ */
+
+/* A DSML mark: what is held in front of it belongs to it. */
+static enum err begin_tag(struct chat_parser *p, bool is_ascii, struct error *e)
+{
+    enum err rc = p->hold.partial ? release_hold(p, e) : OK;
+    if (rc)
+        return rc;
+    const struct hold h = p->hold;
+    bool has_lt = h.n && h.bytes[0] == '<';
+    if (p->state == IN_THINKING)
+        p->problems[CHAT_CALL_IN_THINKING]++;
+    p->before_tag = p->state;
+    p->value_newlines = p->state == IN_VALUE ? h.n_newlines : 0;
+    p->hold = (struct hold){0};
+    p->tag.n = 0;
+    p->tag.in_quotes = false;
+    p->tag_closes = has_lt && h.n > 1 && h.bytes[1] == '/';
+    p->tag_is_ascii = is_ascii;
+    p->tag_is_odd = is_ascii || !has_lt || h.n_bars;
+    p->state = IN_TAG;
+    return OK;
+}
+
+static enum err end_tag(struct chat_parser *p, bool whole, struct error *e)
+{
+    struct chat_tag tag = chat_tag_read(&p->tag, whole);
+    if (p->tag_is_odd || !tag.is_usual)
+        p->problems[CHAT_MARK_SPELLING]++;
+    p->state = IN_AREA;
+    enum err rc = p->tag_closes ? close_tag(p, &tag, e) : open_tag(p, &tag, e);
+    /* A stray closing tag in plain text does not end the text. */
+    bool is_stray = p->tag_closes && !p->had_block && !p->calls.n && p->before_tag <= IN_ANSWER;
+    if (p->state == IN_AREA && is_stray)
+        p->state = p->before_tag;
+    return rc;
+}
+
+static enum err feed_tag(struct chat_parser *p, uint8_t b, struct error *e)
+{
+    return chat_tag_add(&p->tag, b) ? end_tag(p, b == '>', e) : OK;
+}
+
+/* ---- items --------------------------------------------------------------------------------
+ */
+
+static enum err feed_byte(struct chat_parser *p, uint8_t b, struct error *e)
+{
+    if (p->state == IN_TAG)
+        return feed_tag(p, b, e);
+    if (p->state == AFTER_CALLS || p->state == AFTER_EOS)
+        return put(p, b, e);
+    return feed_text(p, b, e);
+}
+
+static enum err feed_bytes(struct chat_parser *p, const char *text, struct error *e)
+{
+    enum err rc = OK;
+    while (*text && !rc)
+        rc = feed_byte(p, (uint8_t)*text++, e);
+    return rc;
+}
+
+static enum err feed_eos(struct chat_parser *p, struct error *e)
+{
+    enum err rc = OK;
+    if (p->state == IN_TAG) {
+        p->problems[CHAT_BAD_TAG]++;
+        p->lost_calls = true;
+    } else {
+        rc = release_hold(p, e);
+    }
+    if (!rc && p->calls.in_call) {
+        p->problems[CHAT_UNFINISHED_CALL]++;
+        rc = chat_calls_flush_value(&p->calls, e);
+        p->calls.in_value = false;
+        if (!rc)
+            rc = end_call(p, true, e);
+    }
+    if (p->in_block) {
+        p->problems[CHAT_UNFINISHED_BLOCK]++;
+        if (p->calls.n == p->calls_before) {
+            p->problems[CHAT_EMPTY_BLOCK]++;
+            p->lost_calls = true;
+        }
+    }
+    p->state = AFTER_EOS;
+    return rc;
+}
+
+static void feed_think_end(struct chat_parser *p)
+{
+    bool was_open = p->thinking_open;
+    p->thinking_open = false;
+    if (p->state == IN_THINKING) {
+        p->hold = (struct hold){0};
+        p->state = IN_ANSWER;
+        p->at_start = true;
+    } else if (!was_open) {
+        p->problems[CHAT_STRAY_THINK]++;
+    }
+}
+
+static enum err feed_mark(struct chat_parser *p, const struct chat_item *item, struct error *e)
+{
+    bool is_dsml = item->mark == CHAT_MARK_DSML || item->mark == CHAT_MARK_ASCII;
+    enum err rc = OK;
+    if (p->state == AFTER_EOS || (p->state == AFTER_CALLS && item->mark != CHAT_MARK_EOS)) {
+        if (is_dsml || p->state == AFTER_EOS)
+            note_junk(p);
+        else if (item->mark == CHAT_MARK_THINK_END)
+            feed_think_end(p);
+        return OK;
+    }
+    if (item->mark == CHAT_MARK_EOS) {
+        p->saw_eos = true;
+        return feed_eos(p, e);
+    }
+    if (item->mark == CHAT_MARK_ASCII) {
+        /* Without "<" in front it is text; in a value, unless the value began the same way. */
+        bool is_text = !p->hold.n || p->hold.bytes[0] != '<' ||
+                       (p->state == IN_VALUE && !p->value_is_ascii);
+        if (p->state == IN_TAG || is_text)
+            return feed_bytes(p, item->text, e);
+    }
+    if (is_dsml) {
+        if (p->state == IN_TAG)
+            rc = end_tag(p, false, e);
+        return rc ? rc : begin_tag(p, item->mark == CHAT_MARK_ASCII, e);
+    }
+    if (p->state == IN_VALUE || (p->state == IN_TAG && p->tag.in_quotes))
+        return feed_bytes(p, item->text, e);
+    if (p->hold.n && p->state != IN_TAG && (rc = release_hold(p, e)))
+        return rc;
+    if (item->mark == CHAT_MARK_THINK_END)
+        feed_think_end(p);
+    else
+        p->problems[item->mark == CHAT_MARK_THINK ? CHAT_STRAY_THINK : CHAT_STRAY_SPECIAL]++;
+    return OK;
+}
+
+static void note_plain_mark(struct chat_parser *p, const struct chat_item *item)
+{
+    bool is_call = item->mark == CHAT_MARK_DSML || item->mark == CHAT_MARK_ASCII;
+    if (p->state > IN_ANSWER || !(is_call || item->mark == CHAT_MARK_THINK_END))
+        return;
+    p->problems[CHAT_PLAIN_MARKUP]++;
+    if (is_call && p->state == IN_ANSWER)
+        p->lost_calls = true;
+}
+
+static enum err drain(struct chat_parser *p, bool at_end, struct error *e)
+{
+    struct chat_item item;
+    enum err rc = OK;
+    while (!rc && chat_lexer_next(&p->lexer, at_end, &item)) {
+        if (item.kind == CHAT_ITEM_BYTE)
+            rc = feed_byte(p, item.byte, e);
+        else if (item.kind == CHAT_ITEM_MARK)
+            rc = feed_mark(p, &item, e);
+        else
+            note_plain_mark(p, &item);
+    }
+    return rc;
+}
+
+enum err chat_parser_feed(struct chat_parser *p, const void *bytes, size_t n, bool is_added,
+                          struct error *e)
+{
+    assert(!p->finished);
+    if (n > p->options.max_bytes - p->n_bytes)
+        return err_set(e, ERR_LIMIT, "model output: over %zu bytes", p->options.max_bytes);
+    p->n_bytes += n;
+    chat_lexer_push(&p->lexer, bytes, n, is_added);
+    enum err rc = drain(p, false, e);
+    if (!rc)
+        rc = send_texts(p, false, e);
+    if (!rc)
+        rc = chat_calls_flush_value(&p->calls, e);
+    return rc ? rc : send_args(p, e);
+}
+
+enum err chat_parser_finish(struct chat_parser *p, struct error *e)
+{
+    assert(!p->finished);
+    enum err rc = drain(p, true, e);
+    p->finished = true;
+    if (!rc && p->state != AFTER_EOS)
+        rc = feed_eos(p, e);
+    return rc ? rc : send_texts(p, true, e);
+}
+
+/* ---- results ------------------------------------------------------------------------------
+ */
+
+const struct buf *chat_parser_text(const struct chat_parser *p)
+{
+    return &p->text;
+}
+
+const struct buf *chat_parser_thinking(const struct chat_parser *p)
+{
+    return &p->thinking;
+}
+
+uint32_t chat_parser_n_calls(const struct chat_parser *p)
+{
+    return p->calls.n;
+}
+
+const struct chat_call *chat_parser_call(const struct chat_parser *p, uint32_t i)
+{
+    return i < p->calls.n ? &p->calls.v[i].view : NULL;
+}
+
+const uint32_t *chat_parser_problems(const struct chat_parser *p)
+{
+    return p->problems;
+}
+
+bool chat_parser_thinking_open(const struct chat_parser *p)
+{
+    return p->thinking_open;
+}
+
+bool chat_parser_saw_eos(const struct chat_parser *p)
+{
+    return p->saw_eos;
+}
+
+bool chat_parser_block_open(const struct chat_parser *p)
+{
+    return p->in_block || p->problems[CHAT_UNFINISHED_CALL] || p->calls.in_call ||
+           p->state == IN_TAG;
+}
+
+bool chat_parser_lost_calls(const struct chat_parser *p)
+{
+    return p->lost_calls;
+}
