@@ -15,8 +15,11 @@
 
 #include "base/auto.h"
 #include "base/buf.h"
+#include "base/json.h"
 
 #define PROTOCOL_VERSION 1
+/* Objects and arrays open at once in a line of the daemon. */
+#define MAX_DEPTH 128
 #define READ_CHUNK (64u << 10)
 /* A listen queue that stays full this long is a daemon that does not accept any more. */
 #define CONNECT_PATIENCE_MS 5000
@@ -246,9 +249,9 @@ static enum err take_message(struct client *c, json_t *m, struct error *e)
         return OK;
     }
     if (method || (!json_object_get(m, "result") && !json_object_get(m, "error")))
-        return err_set(e, ERR_FORMAT, "agentd sent neither an answer nor a notification");
+        return err_set(e, ERR_FORMAT, "neither an answer nor a notification");
     if (!json_is_integer(id))
-        return err_set(e, ERR_FORMAT, "agentd could not read a request: %s",
+        return err_set(e, ERR_FORMAT, "a request was not understood: %s",
                        text_of(json_object_get(m, "error"), "message", "no message"));
     struct call *call = find_call(c, (uint64_t)json_integer_value(id));
     if (call && !call->answer)
@@ -258,16 +261,14 @@ static enum err take_message(struct client *c, json_t *m, struct error *e)
 
 static enum err take_line(struct client *c, const char *line, size_t n, struct error *e)
 {
-    json_error_t je;
-    json_t *m = json_loadb(line, n, JSON_REJECT_DUPLICATES, &je);
-    enum err rc;
-    if (!json_is_object(m))
-        rc = err_set(e, ERR_FORMAT, "agentd sent a line that is no JSON object: %s",
-                     m ? "other type" : je.text);
-    else
+    const struct json_limits limits = {CLIENT_MAX_LINE, MAX_DEPTH, false};
+    json_auto_t *m = NULL;
+    enum err rc = json_parse(line, n, &limits, &m, e);
+    if (!rc && !json_is_object(m))
+        rc = err_set(e, ERR_FORMAT, "want an object");
+    if (!rc)
         rc = take_message(c, m, e);
-    json_decref(m);
-    return rc;
+    return rc ? err_wrap(e, ERR_FORMAT, "answer of agentd") : OK;
 }
 
 /* Handles every complete line that is here. */
@@ -401,8 +402,11 @@ enum err client_await(struct client *c, uint64_t id, int timeout_ms, json_t **re
 {
     assert(!c->dispatching);
     struct call *call = find_call(c, id);
-    assert(call);
+    if (!call)
+        return err_set(e, ERR_INVAL, "call %llu was answered before, or never made",
+                       (unsigned long long)id);
     int64_t deadline = deadline_in(timeout_ms);
+    c->failure = (struct client_failure){.retry_after_ms = -1};
     enum err rc = take_lines(c, e);
     while (!rc && !call->answer)
         rc = pump(c, deadline, e);

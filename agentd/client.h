@@ -17,7 +17,7 @@
  * recursively.
  *
  * A call that the daemon refuses returns an `enum err` that follows the `kind` of the answer;
- * code, kind, hint and retryAfterMs of the last such answer are at client_failure(). A
+ * code, kind, hint and retryAfterMs of the answer are at client_failure(). A
  * connection that breaks (ERR_CLOSED, ERR_IO, ERR_FORMAT) stays broken: free it and open
  * another. */
 #ifndef AGENTD_CLIENT_H
@@ -79,8 +79,9 @@ NODISCARD enum err client_call(struct client *c, const char *method, json_t *tak
                                json_t **result, struct error *e);
 
 /* The same in two halves, so that other calls can be made in between (cancel while waiting).
- * After ERR_TIMEOUT or ERR_CANCELLED client_await may be called again with the same id; a call
- * that is no longer of interest is given up with client_forget(). timeout_ms < 0: no limit. */
+ * After ERR_TIMEOUT or ERR_CANCELLED client_await may be called again with the same id
+ * (ERR_INVAL says that it was answered with such an error); a call that is no longer of
+ * interest is given up with client_forget(). timeout_ms < 0: no limit. */
 NODISCARD enum err client_start(struct client *c, const char *method, json_t *take_params,
                                 uint64_t *id, struct error *e);
 NODISCARD enum err client_await(struct client *c, uint64_t id, int timeout_ms, json_t **result,
@@ -90,7 +91,8 @@ void client_forget(struct client *c, uint64_t id);
 /* Waits until at least one notification was handed out, or timeout_ms passed (ERR_TIMEOUT). */
 NODISCARD enum err client_poll(struct client *c, int timeout_ms, struct error *e);
 
-/* The last error answer of the daemon. */
+/* How the daemon refused the call that client_call or client_await returned from last; code is
+ * 0 if it did not. */
 struct client_failure {
     int code;               /* JSON-RPC: -32601, -32800, -32001, ... */
     char kind[32];          /* data.kind: a name of err_name(), or finer ("already_resolved") */

@@ -1,0 +1,523 @@
+/* agentctl as a program, against a server that answers what each test wants. */
+#include "tests/support/test.h"
+
+#include <fcntl.h>
+#include <libgen.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "agentd/cli_text.h"
+#include "agentd/verbs.h"
+#include "base/auto.h"
+#include "tests/support/fake_server.h"
+
+/* ---- the server
+ * ------------------------------------------------------------------------------ */
+
+struct scene {
+    struct fake_server *server;
+    json_t *waited;       /* answer of session/wait; NULL: never, until a cancel */
+    json_t *verified;     /* answer of session/verify */
+    bool overloaded;      /* refuse session/prompt */
+    bool hang_up;         /* close the connection at session/wait */
+    json_t *pending_wait; /* request that waits for a cancel */
+    json_t *prompt;       /* parameters of the last session/prompt */
+    json_t *created;      /* parameters of the last session/new */
+    bool cancelled;
+    int signal_fd; /* written to when session/wait arrived */
+};
+
+static json_t *two_sessions(void)
+{
+    return json_pack("{s:[{s:s, s:s, s:s, s:s, s:s, s:i}, {s:s, s:s, s:s, s:s, s:s, s:i}]}",
+                     "sessions", "id", "01AAAAAAAAAAAAAAAAAAAAAAA1", "name", "brisk-otter",
+                     "state", "generating", "reason", "", "cwd", "/w\x1b[2Jx", "tokens", 61204,
+                     "id", "01AAAAAAAAAAAAAAAAAAAAAAA2", "name", "brisk-owl", "state", "idle",
+                     "reason", "end", "cwd", "/", "tokens", 3);
+}
+
+static json_t *event(json_int_t seq, json_t *item)
+{
+    return json_pack("{s:s, s:I, s:s, s:o}", "sessionId", "01AAAAAAAAAAAAAAAAAAAAAAA1", "seq",
+                     seq, "type", "item", "item", item);
+}
+
+static void send_turn(struct fake_server *s)
+{
+    fake_notify(s, "session/state", json_pack("{s:s}", "state", "generating"));
+    fake_notify(s, "session/event",
+                event(2, json_pack("{s:s, s:s, s:s, s:{s:s}}", "id", "i2", "kind", "tool_call",
+                                   "name", "read_file", "arguments", "path", "a\x1b]0;title")));
+    fake_notify(s, "session/event",
+                event(3, json_pack("{s:s, s:s, s:s, s:s}", "id", "i3", "kind", "tool_result",
+                                   "status", "interrupted", "text", "outcome unknown")));
+}
+
+static void handle_wait(struct fake_server *s, struct scene *c, const json_t *request)
+{
+    send_turn(s);
+    if (c->waited)
+        fake_answer(s, request, json_incref(c->waited));
+    else
+        c->pending_wait = json_incref((json_t *)(uintptr_t)request);
+    if (c->signal_fd > 0 && write(c->signal_fd, "w", 1) != 1)
+        abort();
+}
+
+static void handle_cancel(struct fake_server *s, struct scene *c, const json_t *request)
+{
+    c->cancelled = true;
+    fake_answer(s, request, json_pack("{s:b}", "cancelled", 1));
+    if (!c->pending_wait)
+        return;
+    fake_answer(s, c->pending_wait,
+                json_pack("{s:s, s:s, s:s, s:{}}", "state", "idle", "reason", "cancelled",
+                          "text", "", "ledger"));
+    json_decref(c->pending_wait);
+    c->pending_wait = NULL;
+}
+
+static void keep(json_t **at, json_t *params)
+{
+    json_decref(*at);
+    *at = json_incref(params);
+}
+
+static bool handle(struct fake_server *s, void *user, const json_t *request)
+{
+    struct scene *c = user;
+    const char *m = json_string_value(json_object_get(request, "method"));
+    json_t *params = json_object_get(request, "params");
+    if (fake_initialize(s, request))
+        return true;
+    if (!strcmp(m, "session/list")) {
+        fake_answer(s, request, two_sessions());
+    } else if (!strcmp(m, "session/new")) {
+        keep(&c->created, params);
+        fake_answer(
+            s, request,
+            json_pack("{s:s, s:s}", "id", "01AAAAAAAAAAAAAAAAAAAAAAA1", "name", "brisk-otter"));
+    } else if (!strcmp(m, "session/attach")) {
+        fake_answer(s, request, json_pack("{s:i, s:s}", "seq", 1, "state", "idle"));
+        if (json_object_get(params, "fromSeq"))
+            send_turn(s);
+        fake_notify(s, "session/live", json_pack("{s:i}", "seq", 3));
+    } else if (!strcmp(m, "session/prompt") && c->overloaded) {
+        fake_refuse(s, request, -32001, "the queue is full",
+                    json_pack("{s:s, s:b, s:s, s:i}", "kind", "busy", "retryable", 1, "hint",
+                              "come back", "retryAfterMs", 100));
+    } else if (!strcmp(m, "session/prompt")) {
+        keep(&c->prompt, params);
+        fake_answer(s, request, json_pack("{s:s, s:i}", "turnId", "t1", "seq", 1));
+    } else if (!strcmp(m, "session/wait")) {
+        if (c->hang_up)
+            return false;
+        handle_wait(s, c, request);
+    } else if (!strcmp(m, "session/cancel")) {
+        handle_cancel(s, c, request);
+    } else if (!strcmp(m, "session/verify")) {
+        fake_answer(s, request, json_incref(c->verified));
+    } else {
+        fake_refuse(
+            s, request, -32601, "no such method",
+            json_pack("{s:s, s:b, s:s}", "kind", "unsupported", "retryable", 0, "hint", ""));
+    }
+    return true;
+}
+
+static int setup(void **state)
+{
+    struct scene *c = calloc(1, sizeof *c);
+    assert_non_null(c);
+    c->server = fake_server_new(handle, c);
+    setenv("AGENTD_SOCKET", fake_server_path(c->server), 1);
+    *state = c;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct scene *c = *state;
+    fake_server_free(c->server);
+    json_decref(c->waited);
+    json_decref(c->verified);
+    json_decref(c->pending_wait);
+    json_decref(c->prompt);
+    json_decref(c->created);
+    free(c);
+    return 0;
+}
+
+/* ---- the program
+ * ----------------------------------------------------------------------------- */
+
+struct ran {
+    int code; /* exit code; -signal when killed by one */
+    char out[65536], err[65536];
+};
+
+static const char *agentctl(void)
+{
+    static char path[4096];
+    char self[4096];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    assert_true(n > 0);
+    self[n] = 0; /* BUILD/tests/agentd/test_cli */
+    snprintf(path, sizeof path, "%s/agentctl", dirname(dirname(dirname(self))));
+    return path;
+}
+
+static pid_t start(int out, int err, const char *const *argv)
+{
+    const char *args[24] = {"agentctl"};
+    for (size_t i = 0; argv[i] && i < 22; i++)
+        args[i + 1] = argv[i];
+    const char *path = agentctl();
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid)
+        return pid;
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    dup2(null, 0);
+    dup2(out, 1);
+    dup2(err, 2);
+    execv(path, (char *const *)(uintptr_t)args);
+    _exit(99);
+}
+
+static void read_back(int fd, char *text, size_t cap)
+{
+    ssize_t n = pread(fd, text, cap - 1, 0);
+    assert_true(n >= 0);
+    text[n] = 0;
+    close(fd);
+}
+
+static int temp_file(void)
+{
+    char path[] = "/tmp/cli-XXXXXX";
+    int fd = mkostemp(path, O_CLOEXEC);
+    assert_true(fd >= 0);
+    unlink(path);
+    return fd;
+}
+
+static void finish(struct ran *r, pid_t pid, int out, int err)
+{
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    r->code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    read_back(out, r->out, sizeof r->out);
+    read_back(err, r->err, sizeof r->err);
+}
+
+static struct ran *run_args(const char *const *argv)
+{
+    static struct ran r;
+    int out = temp_file(), err = temp_file();
+    finish(&r, start(out, err, argv), out, err);
+    return &r;
+}
+
+#define RUN(...) run_args((const char *const[]){__VA_ARGS__, NULL})
+
+static void assert_has(const char *text, const char *part)
+{
+    if (!strstr(text, part))
+        fail_msg("no \"%s\" in: %s", part, text);
+}
+
+static void assert_lacks(const char *text, const char *part)
+{
+    if (strstr(text, part))
+        fail_msg("\"%s\" in: %s", part, text);
+}
+
+static json_t *waited(const char *reason, const char *text)
+{
+    return json_pack("{s:s, s:s, s:s, s:{s:i}}", "state",
+                     strcmp(reason, "requires_action") ? "idle" : "requires_action", "reason",
+                     reason, "text", text, "ledger", "prompt_tokens", 7);
+}
+
+/* ---- tests
+ * ----------------------------------------------------------------------------------- */
+
+static void test_usage(void **state)
+{
+    (void)state;
+    static const char *const wrong[][5] = {
+        {NULL},
+        {"frobnicate"},
+        {"run"},
+        {"run", "a", "b"},
+        {"run", "--no-such-option", "a"},
+        {"run", "--approve", "perhaps", "a"},
+        {"run", "--max-steps", "0", "a"},
+        {"run", ""},
+        {"run", "a\xff"},
+        {"run", "--forced", "/nowhere", "a"},
+        {"ps", "--timeout", "soon"},
+        {"fork", "brisk-otter@x"},
+        {"fork", "brisk-otter@0"},
+        {"rename", "a"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        const struct ran *r = run_args(wrong[i]);
+        if (r->code != EXIT_USAGE || *r->out || !*r->err)
+            fail_msg("case %zu: code %d, stdout \"%s\", stderr \"%s\"", i, r->code, r->out,
+                     r->err);
+    }
+    assert_int_equal(RUN("help")->code, EXIT_DONE);
+    assert_has(RUN("run", "--help")->out, "--forced");
+    assert_has(RUN("--version")->out, AGENTD_VERSION);
+    assert_has(RUN("completion")->out, "complete -o default -F _agentctl agentctl");
+}
+
+static void test_no_daemon(void **state)
+{
+    (void)state;
+    const struct ran *r = RUN("ps", "--socket", "/nowhere/agentd.sock");
+    assert_int_equal(r->code, EXIT_NO_DAEMON);
+    assert_has(r->err, "/nowhere/agentd.sock");
+    assert_string_equal(r->out, "");
+}
+
+static void test_names(void **state)
+{
+    (void)state;
+    const struct ran *r = RUN("ps", "-a", "--names");
+    assert_int_equal(r->code, EXIT_DONE);
+    assert_string_equal(r->out, "brisk-otter\nbrisk-owl\n");
+    assert_string_equal(RUN("ps", "--names")->out, "brisk-otter\n");
+    r = RUN("ps", "-a");
+    assert_lacks(r->out, "\x1b");
+    assert_has(r->out, "\\x1b[2J");
+    assert_has(r->out, "61.2k");
+    r = RUN("cancel", "brisk");
+    assert_int_equal(r->code, EXIT_NOTFOUND);
+    assert_has(r->err, "ambiguous: brisk-otter, brisk-owl");
+    assert_int_equal(RUN("cancel", "swift-otter")->code, EXIT_NOTFOUND);
+    assert_int_equal(RUN("cancel", "")->code, EXIT_USAGE);
+    assert_int_equal(RUN("cancel", "brisk-ot")->code, EXIT_DONE);
+    assert_int_equal(RUN("cancel", "01aaaaaaaaaaaaaaaaaaaaaaa2")->code, EXIT_DONE);
+    assert_int_equal(RUN("cancel", "@-")->code, EXIT_NOTFOUND); /* none of this folder */
+    r = RUN("ps", "-a", "--json");
+    json_auto_t *j = json_loads(r->out, 0, NULL);
+    assert_int_equal(json_array_size(json_object_get(j, "sessions")), 2);
+    /* a verb that this daemon does not have */
+    assert_int_equal(RUN("usage", "brisk-owl")->code, EXIT_MODEL);
+}
+
+static void test_run(void **state)
+{
+    struct scene *c = *state;
+    c->waited = waited("end", "the answer\x1b[31m");
+    const struct ran *r = RUN("run", "-n", "x", "--seed", "5", "--tools", "run,grep", "hello");
+    assert_int_equal(r->code, EXIT_DONE);
+    assert_string_equal(r->out, "the answer\\x1b[31m\n");
+    assert_has(r->err, "session brisk-otter");
+    assert_has(r->err, "read_file {\"path\":\"a\\u001B]0;title\"}");
+    assert_has(r->err, "interrupted: outcome unknown");
+    assert_lacks(r->err, "\x1b");
+    assert_int_equal(json_integer_value(json_object_get(c->created, "seed")), 5);
+    assert_int_equal(json_array_size(json_object_get(c->created, "tools")), 2);
+    assert_null(json_object_get(c->created, "approve")); /* not said: the daemon's default */
+    assert_non_null(json_object_get(c->created, "cwd"));
+    assert_int_equal(json_string_length(json_object_get(c->prompt, "clientMessageId")), 26);
+    r = RUN("run", "-q", "hello");
+    assert_string_equal(r->err, "");
+    r = RUN("send", "brisk-owl", "more", "--json");
+    assert_int_equal(r->code, EXIT_DONE);
+    json_auto_t *j = json_loads(r->out, 0, NULL);
+    assert_string_equal(json_string_value(json_object_get(j, "reason")), "end");
+    r = RUN("run", "-d", "hello");
+    assert_int_equal(r->code, EXIT_DONE);
+    assert_string_equal(r->out, "brisk-otter\n");
+}
+
+static void test_jsonl(void **state)
+{
+    struct scene *c = *state;
+    c->waited = waited("end", "x");
+    const struct ran *r = RUN("run", "--jsonl", "hello");
+    assert_int_equal(r->code, EXIT_DONE);
+    int n = 0;
+    for (const char *p = r->out; *p; p += strcspn(p, "\n") + 1, n++) {
+        json_auto_t *j = json_loadb(p, strcspn(p, "\n"), 0, NULL);
+        assert_non_null(j);
+        assert_true(json_object_get(j, "method") || json_object_get(j, "reason"));
+    }
+    assert_int_equal(n, 5); /* live, state, two events, the end */
+}
+
+/* Never 0 without an answer. */
+static void test_reasons(void **state)
+{
+    struct scene *c = *state;
+    static const struct {
+        const char *reason, *text;
+        int code;
+    } ends[] = {
+        {"end", "text", EXIT_DONE},          {"end", "", EXIT_FAILED},
+        {"length", "cut", EXIT_LIMIT},       {"cancelled", "part", EXIT_INTERRUPTED},
+        {"failed", "", EXIT_MODEL},          {"loop", "again", EXIT_FAILED},
+        {"something new", "x", EXIT_FAILED},
+    };
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        json_decref(c->waited);
+        c->waited = waited(ends[i].reason, ends[i].text);
+        assert_int_equal(RUN("wait", "brisk-otter")->code, ends[i].code);
+        assert_int_equal(RUN("run", "--json", "hello")->code, ends[i].code);
+    }
+}
+
+static void test_forced(void **state)
+{
+    struct scene *c = *state;
+    char path[] = "/tmp/forced-XXXXXX";
+    int fd = mkostemp(path, O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_true(write(fd, "[{\"ids\":[1,2]},{\"text\":\"a\"}]", 28) == 28);
+    c->waited = waited("end", "x");
+    assert_int_equal(RUN("run", "--forced", path, "hello")->code, EXIT_DONE);
+    assert_int_equal(json_array_size(json_object_get(c->prompt, "forced")), 2);
+    assert_int_equal(ftruncate(fd, 20), 0);
+    const struct ran *r = RUN("run", "--forced", path, "hello");
+    assert_int_equal(r->code, EXIT_USAGE);
+    assert_has(r->err, path);
+    close(fd);
+    unlink(path);
+}
+
+static void test_logs(void **state)
+{
+    (void)state;
+    const struct ran *r = RUN("logs", "brisk-otter");
+    assert_int_equal(r->code, EXIT_DONE);
+    assert_has(r->out, "@2 → read_file");
+    assert_has(r->out, "@3 ← interrupted: outcome unknown\n");
+    assert_string_equal(r->err, "");
+    r = RUN("show", "brisk-otter@3");
+    assert_int_equal(r->code, EXIT_DONE);
+    assert_string_equal(r->out, "@3 ← interrupted: outcome unknown\n");
+    assert_int_equal(RUN("show", "brisk-otter@7")->code, EXIT_NOTFOUND);
+    assert_int_equal(RUN("logs", "-f", "--timeout", "0.1", "brisk-otter")->code, EXIT_TIMEOUT);
+}
+
+static void test_verify(void **state)
+{
+    struct scene *c = *state;
+    c->verified = json_pack("{s:b, s:i, s:i, s:i, s:f}", "equal", 1, "segments", 4, "rows",
+                            1234, "tokens", 5678, "ms", 910.0);
+    const struct ran *r = RUN("verify", "brisk-otter");
+    assert_int_equal(r->code, EXIT_DONE);
+    assert_has(r->out, "1,234 computed rows");
+    json_object_set_new(c->verified, "rows", json_integer(0));
+    assert_int_equal(RUN("verify", "brisk-otter")->code, EXIT_FAILED);
+    json_object_set_new(c->verified, "equal", json_false());
+    json_object_set_new(c->verified, "firstMismatch", json_pack("{s:i}", "segment", 3));
+    r = RUN("verify", "brisk-otter");
+    assert_int_equal(r->code, EXIT_CORRUPT);
+    assert_has(r->out, "NOT equal");
+    assert_has(r->out, "segment: 3");
+    assert_int_equal(RUN("verify", "--json", "brisk-otter")->code, EXIT_CORRUPT);
+}
+
+static void test_trouble(void **state)
+{
+    struct scene *c = *state;
+    c->overloaded = true;
+    const struct ran *r = RUN("run", "hello");
+    assert_int_equal(r->code, EXIT_AGAIN);
+    assert_has(r->err, "the queue is full (come back)");
+    c->overloaded = false;
+    r = RUN("run", "--timeout", "0.2", "hello");
+    assert_int_equal(r->code, EXIT_TIMEOUT);
+    assert_has(r->err, "still works on it");
+    assert_string_equal(r->out, "");
+    c->hang_up = true;
+    r = RUN("run", "hello");
+    assert_int_equal(r->code, EXIT_NO_DAEMON);
+    assert_has(r->err, "closed the connection");
+}
+
+/* The first interruption cancels the turn; the second, or SIGTERM, leaves it alone. */
+static void test_interrupts(void **state)
+{
+    struct scene *c = *state;
+    static const char *const argv[] = {"run", "hello", NULL};
+    static struct ran r;
+    int pipe_fds[2];
+    char byte;
+    assert_int_equal(pipe(pipe_fds), 0);
+    c->signal_fd = pipe_fds[1];
+    for (int sig = 0; sig < 2; sig++) {
+        int out = temp_file(), err = temp_file();
+        pid_t pid = start(out, err, argv);
+        assert_int_equal(read(pipe_fds[0], &byte, 1), 1);
+        assert_int_equal(kill(pid, sig ? SIGTERM : SIGINT), 0);
+        finish(&r, pid, out, err);
+        assert_int_equal(r.code, EXIT_INTERRUPTED);
+        assert_string_equal(r.out, "");
+        assert_has(r.err, sig ? "detached" : "cancelling the turn");
+        assert_true(c->cancelled == !sig);
+        c->cancelled = false;
+    }
+    close(pipe_fds[0]);
+    close(pipe_fds[1]);
+}
+
+static void test_text(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *in, *out;
+    } cases[] = {
+        {"plain\n\ttext é 漢", "plain\n\ttext é 漢"},
+        {"\x1b]52;c;AAAA\a", "\\x1b]52;c;AAAA\\x07"},
+        {"a\rb\x7f", "a\\x0db\\x7f"},
+        {"\xc2\x9b"
+         "31m",
+         "\\x9b31m"},
+        {"\xe2\x80\xaegnp.exe", "\\u202egnp.exe"},
+        {"\xff\xc0\x80\xed\xa0\x80", "\\xff\\xc0\\x80\\xed\\xa0\\x80"},
+        {"\xf0\x9f", "\\xf0\\x9f"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        AUTO(buf) struct buf b = BUF_INIT(1024);
+        struct error e;
+        assert_ok(cli_text_add(&b, cases[i].in, strlen(cases[i].in), &e), &e);
+        assert_string_equal(buf_str(&b), cases[i].out);
+    }
+    char f[CLI_FIGURE_BYTES];
+    assert_string_equal(cli_figure(999, f), "999");
+    assert_string_equal(cli_figure(999.6, f), "1.00k");
+    assert_string_equal(cli_figure(118000, f), "118k");
+    assert_string_equal(cli_figure(1.02e6, f), "1.02M");
+    assert_string_equal(cli_thousands(0, f), "0");
+    assert_string_equal(cli_thousands(1234567, f), "1,234,567");
+    assert_string_equal(cli_bytes(54.8e6, f), "54.8 MB");
+    assert_string_equal(cli_duration(200000, f), "3 min 20 s");
+    AUTO(buf) struct buf line = BUF_INIT(1024);
+    json_auto_t *p =
+        json_pack("{s:s, s:i, s:i, s:i, s:i, s:i}", "phase", "prefill", "done", 118000, "total",
+                  203000, "restored", 96000, "tokPerSec", 1900, "etaMs", 45000);
+    struct error e;
+    assert_ok(cli_progress_line(p, &line, &e), &e);
+    assert_string_equal(buf_str(&line), "prefill 118k/203k ▕████████████        ▏ 58 % · 96.0k "
+                                        "from SSD · 1.90k tok/s · 45 s");
+}
+
+int main(void)
+{
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(test_usage),  T(test_no_daemon), T(test_names),      T(test_run),
+        T(test_jsonl),  T(test_reasons),   T(test_forced),     T(test_logs),
+        T(test_verify), T(test_trouble),   T(test_interrupts), T(test_text),
+    };
+    return !!cmocka_run_group_tests(tests, NULL, NULL);
+}
