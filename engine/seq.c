@@ -138,7 +138,7 @@ enum err model_seq_generate(struct seq *seq, const struct generate_options *g, s
     struct model_seq *s = seq_of(seq);
     struct model *m = model_of_seq(s);
     enum err rc = check_ready(s, "generate", e);
-    if (rc || (rc = sampling_check(&g->sampling, e)))
+    if (rc || (!g->end_with_given && (rc = sampling_check(&g->sampling, e))))
         return rc;
     if (s->importing || s->open.is_open)
         return err_set(e, ERR_CONFLICT, "generate: %s",

@@ -75,6 +75,13 @@ static void shape_digest(const struct model *m, uint8_t out[HASH_BYTES])
 /* ---- export -------------------------------------------------------------------------------
  */
 
+/* A clip that no later query can notice is not part of the state: a session that was rebuilt
+ * deep and one that never stopped have the same tip. Position n sees n + 1 - W and up. */
+static uint64_t seen_clip(const struct kv *kv, int class)
+{
+    return kv->lo[class] + kv->shape->window > kv->n_tokens + 1 ? kv->lo[class] : 0;
+}
+
 static void put_head(const struct model_seq *s, uint8_t **at)
 {
     const struct model *m = model_of_seq(s);
@@ -87,7 +94,7 @@ static void put_head(const struct model_seq *s, uint8_t **at)
     *at += HASH_BYTES;
     put(at, s->kv.n_tokens, 8);
     for (int k = 0; k < N_LAYER_CLASSES; k++)
-        put(at, s->kv.lo[k], 8);
+        put(at, seen_clip(&s->kv, k), 8);
     put(at, (s->open.is_open ? TIP_OPEN : 0) | (s->has_last ? TIP_LAST : 0), 4);
     put(at, s->open.is_open ? (uint64_t)s->open.mode : 0, 4);
     put(at, s->open.start, 8);

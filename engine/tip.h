@@ -9,7 +9,8 @@
  *         16     8  bytes in all
  *         24    32  shape: digest of what the sizes below follow from
  *         56     8  position (tokens computed)
- *         64    24  first readable position of a window, per class of layers
+ *         64    24  first readable position of a window, per class of layers; 0 where
+ *                   that is out of every later window's reach
  *         88     4  bit 0: an input segment is open; bit 1: the last row is there
  *         92     4  its prefill mode
  *         96     8  its start
