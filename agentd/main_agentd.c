@@ -10,6 +10,10 @@ static const struct {
     const char *what;
 } verbs[] = {
     /* One line a verb, in the order that `agentd help` shows. */
+    {"tokenize", verb_tokenize, "stdin bytes to token ids"},
+    {"detokenize", verb_detokenize, "token ids to bytes"},
+    {"render", verb_render, "a conversation to its prompt"},
+    {"parse", verb_parse, "model output to a message"},
     {"help", NULL, "this list"},
 };
 
