@@ -41,8 +41,8 @@ uint8_t k_f32_to_e2m1(float x)
     float a = k_f32_from_bits(k_f32_bits(x) & 0x7fffffffu);
     if (!(a <= 5))
         return (uint8_t)(sign | 7);
-    int code = (a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) +
-               (a >= 3.5f);
+    int code =
+        (a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) + (a >= 3.5f);
     return (uint8_t)(sign | (uint32_t)code);
 }
 

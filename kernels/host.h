@@ -17,6 +17,7 @@ struct k_isa;
  * and an op that calls another (moe: linear) uses other slots. */
 enum k_slot {
     K_SLOT_LINEAR_X,      /* rounded or converted inputs of a product */
+    K_SLOT_LINEAR_ROWS,   /* pointers to them */
     K_SLOT_LINEAR_THREAD, /* expanded weight rows, per thread */
     K_SLOT_MOE_ROWS,      /* token lists by expert */
     K_SLOT_MOE_X,
@@ -24,6 +25,9 @@ enum k_slot {
     K_SLOT_MOE_UP,
     K_SLOT_MOE_Y,
     K_SLOT_MOE_SUM,
+    K_SLOT_INDEX_SCORE,
+    K_SLOT_INDEX_COUNT,
+    K_SLOT_INDEX_LIST,
     K_SLOT_OP, /* attention, index, hc, engram: once or per thread */
     K_N_SLOTS
 };

@@ -109,7 +109,7 @@ static float score_row(const struct k_index *a, size_t i, const float *key)
         double w = (double)a->w[i * a->n_head + h];
         if (a->score_round == K_BF16) {
             dot = (double)k_bf16((float)dot);
-            sum += (double)k_bf16((float)((dot > 0 ? dot : 0) * w));
+            sum += (double)k_bf16((float)((dot < 0 ? 0 : dot) * w));
         } else {
             sum += (dot < 0 ? 0 : dot) * w;
         }

@@ -1,0 +1,86 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/isa.h"
+
+/* Best first. */
+static const struct k_isa *const isas[] = {&k_isa_avx512bf16, &k_isa_avx512, &k_isa_avx2,
+                                           &k_isa_portable};
+#define N_ISAS (sizeof isas / sizeof *isas)
+
+static bool machine_has(const struct k_isa *isa)
+{
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                  __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                  __builtin_cpu_supports("avx512vl");
+    if (isa == &k_isa_avx2)
+        return avx2;
+    if (isa == &k_isa_avx512)
+        return avx512;
+    if (isa == &k_isa_avx512bf16)
+        return avx512 && __builtin_cpu_supports("avx512bf16");
+    return true;
+}
+
+static enum err pick(const char *name, const struct k_isa **out, struct error *e)
+{
+    for (size_t i = 0; i < N_ISAS; i++) {
+        if (name && strcmp(name, isas[i]->name) != 0)
+            continue;
+        if (machine_has(isas[i])) {
+            *out = isas[i];
+            return OK;
+        }
+        if (name)
+            return err_set(e, ERR_UNSUPPORTED, "instruction set %s: not on this machine", name);
+    }
+    return err_set(e, ERR_INVAL,
+                   "instruction set \"%s\": want avx512bf16, avx512, avx2 or portable", name);
+}
+
+/* Quantised weights become bf16 rows: twice or four times the bytes, no expansion per call. */
+static enum err cpu_pack(struct kernels *k, struct k_weight *w, struct error *e)
+{
+    if (w->packed || w->type == K_W_F32 || w->type == K_W_BF16)
+        return OK;
+    size_t bytes = (size_t)w->n_out * w->n_in * 2;
+    uint16_t *rows = aligned_alloc(64, (bytes + 64) / 64 * 64);
+    if (!rows)
+        return err_set(e, ERR_NOMEM, "packed weight of %zu bytes", bytes);
+    for (size_t o = 0; o < w->n_out; o++)
+        k->ctx->isa->expand(w, o, rows + o * w->n_in);
+    w->packed = rows;
+    return OK;
+}
+
+enum err kernels_cpu(struct kernels *k, const char *isa, struct pool *pool, struct error *e)
+{
+    const struct k_isa *chosen = NULL;
+    enum err rc = pick(isa, &chosen, e);
+    if (rc)
+        return rc;
+    if ((rc = k_host_init(k, chosen->numerics, pool, e)))
+        return rc;
+    k->ctx->isa = chosen;
+    k->pack = cpu_pack;
+    k->embed = k_embed_ref;
+    k->hc_mix = k_hc_mix_cpu;
+    k->hc_collapse = k_hc_collapse_cpu;
+    k->hc_update = k_hc_update_cpu;
+    k->rmsnorm = k_rmsnorm_cpu;
+    k->linear = k_linear_cpu;
+    k->rope_table = k_rope_table_ref;
+    k->rope = k_rope_ref;
+    k->encode = k_encode_ref;
+    k->decode = k_decode_cpu;
+    k->fake_quant = k_fake_quant_ref;
+    k->compress = k_compress_ref;
+    k->attention = k_attention_cpu;
+    k->index = k_index_cpu;
+    k->route = k_route_ref;
+    k->moe = k_moe_cpu;
+    k->engram_rows = k_engram_rows_ref;
+    k->engram_gate = k_engram_gate_cpu;
+    return OK;
+}

@@ -1,0 +1,91 @@
+/* What the CPU backend needs of an instruction set: products of small tiles and row primitives.
+ *
+ * The drivers (*_cpu.c) are written once over this table; isa_NAME.c fills it by including
+ * isa_rows.h with its vector width. Internal to kernels/.
+ *
+ * Order of sums: a product over `len` runs in LANES partial sums (lane j takes the inputs
+ * congruent j), folded in a fixed tree. It depends on `len` only, never on the tile around it.
+ */
+#ifndef KERNELS_ISA_H
+#define KERNELS_ISA_H
+
+#include "kernels/host.h"
+
+#define K_TILE_N 4     /* weight rows of a tile */
+#define K_TILE_M_MAX 4 /* most input rows of a tile; isa->tile_m is what registers allow */
+
+/* y[i*ldy + j] = sum_k x[i][k] w[j][k] for i < m <= tile_m, j < n <= K_TILE_N. */
+typedef void k_dot(const void *const *x, size_t m, const void *const *w, size_t n, size_t len,
+                   float *y, size_t ldy);
+
+struct k_isa {
+    const char *name, *numerics;
+    size_t tile_m;
+
+    k_dot *dot_f32;      /* both f32 */
+    k_dot *dot_f32_bf16; /* x f32, w bf16 */
+    k_dot *dot_bf16;     /* both bf16; NULL where the machine multiplies f32 only */
+
+    /* out[i][j] += sum_t p[i*ldp + t] v[t*d + j], in order of t; i < m, rows of out d apart */
+    void (*weighted)(const float *p, size_t ldp, const float *v, size_t n, size_t m, size_t d,
+                     float *out);
+    /* s <- e^(s*scale - M), M = max(s*scale, sink); returns sum + e^(sink - M) */
+    float (*softmax)(float *s, size_t n, float scale, float sink);
+    /* s <- e^(s - max) */
+    void (*exp_minus)(float *s, size_t n, float max);
+    /* score[r] = sum_h max(s[h*lds + r], 0) w[h], in order of h, with k_index's roundings */
+    void (*index_sum)(const float *s, size_t lds, const float *w, size_t n_head, size_t n,
+                      enum k_round round, float *score);
+    /* g <- silu(min(g, limit)) * clamp(u, -limit, limit) * weight */
+    void (*swiglu)(float *g, const float *u, size_t n, float limit, float weight);
+
+    void (*to_bf16)(const float *x, size_t n, uint16_t *y);
+    void (*round_bf16)(const float *x, size_t n, float *y);
+    /* Row o of a BF16, FP8 or FP4 weight as bf16. */
+    void (*expand)(const struct k_weight *w, size_t o, uint16_t *y);
+    /* As k_decode_row: same bits. */
+    void (*decode)(enum k_format format, const uint8_t *row, uint32_t d, float *x);
+
+    /* Row i of the op. */
+    void (*rmsnorm)(const struct k_rmsnorm *a, size_t i);
+    void (*collapse)(const struct k_hc_collapse *a, size_t i);
+    void (*update)(const struct k_hc_update *a, size_t i);
+    void (*engram_gate)(const struct k_engram_gate *a, size_t i);
+};
+
+extern const struct k_isa k_isa_portable, k_isa_avx2, k_isa_avx512, k_isa_avx512bf16;
+
+/* Rows to multiply: f32 or bf16, each `len` values, anywhere in memory. */
+struct k_rows {
+    const void *const *row;
+    size_t n;
+    bool bf16;
+};
+
+/* y[i*ldy + o - first] = row_i . w_o for first <= o < last. `scratch` holds
+ * k_block_scratch(w, last - first) bytes when w has to be expanded. bf16 rows need
+ * isa->dot_bf16 and a weight that is not F32. */
+void k_product_block(const struct k_isa *isa, const struct k_rows *x, const struct k_weight *w,
+                     size_t first, size_t last, void *scratch, float *y, size_t ldy);
+size_t k_block_scratch(const struct k_weight *w, size_t n_out);
+/* Output rows of one block for n input rows: large blocks reuse inputs from cache. */
+size_t k_block_rows(size_t n);
+
+/* n rows of width values as products want them: for K_EXACT pointers to x itself, else to
+ * rounded copies (bf16 where the backend can) made in slot_values. false: failure kept. */
+bool k_rows_prepare(struct kernels *k, const float *x, size_t n, size_t x_stride, size_t width,
+                    enum k_round round, bool want_f32, enum k_slot slot_values,
+                    enum k_slot slot_rows, struct k_rows *out);
+
+void k_hc_mix_cpu(struct kernels *k, const struct k_hc_mix *a);
+void k_hc_collapse_cpu(struct kernels *k, const struct k_hc_collapse *a);
+void k_hc_update_cpu(struct kernels *k, const struct k_hc_update *a);
+void k_rmsnorm_cpu(struct kernels *k, const struct k_rmsnorm *a);
+void k_linear_cpu(struct kernels *k, const struct k_linear *a);
+void k_decode_cpu(struct kernels *k, const struct k_decode *a);
+void k_attention_cpu(struct kernels *k, const struct k_attention *a);
+void k_index_cpu(struct kernels *k, const struct k_index *a);
+void k_moe_cpu(struct kernels *k, const struct k_moe *a);
+void k_engram_gate_cpu(struct kernels *k, const struct k_engram_gate *a);
+
+#endif

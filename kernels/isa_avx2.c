@@ -1,0 +1,21 @@
+/* AVX2 and FMA: eight lanes, 16 registers. */
+#include <immintrin.h>
+
+#define LANES 8
+#define TILE_M 2
+#include "kernels/isa_types.h"
+
+INLINE vf vf_fma(vf a, vf b, vf c)
+{
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+
+INLINE v4 vf_fold(vf v)
+{
+    return (v4)_mm_add_ps(_mm256_castps256_ps128((__m256)v),
+                          _mm256_extractf128_ps((__m256)v, 1));
+}
+
+#include "kernels/isa_rows.h"
+
+const struct k_isa k_isa_avx2 = ISA_TABLE("avx2", "cpu-avx2/1", NULL);

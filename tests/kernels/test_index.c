@@ -1,0 +1,268 @@
+/* Index scores, top-k and candidate blocks on every backend: against a plain transcription,
+ * ties, and bit for bit however the run of queries is cut. */
+#include "tests/support/test.h"
+
+#include <math.h>
+
+#include "kernels/bits.h"
+#include "tests/kernels/backends.h"
+#include "tests/kernels/data.h"
+
+struct world {
+    struct k_index a; /* all queries */
+    uint8_t *keys;
+    float *q, *w, *key;
+    size_t n_row;
+};
+
+static struct world world_new(size_t n, uint32_t n_head, uint32_t d, uint32_t ratio,
+                              uint32_t top_k, bool grid)
+{
+    struct world w = {.n_row = n / ratio};
+    enum k_format format = grid ? K_ROW_FP4_32 : K_ROW_F32;
+    size_t bytes = k_row_bytes(format, d);
+    w.q = values_new(n * n_head * d, 1, 1);
+    w.w = values_new(n * n_head, 2, 1);
+    w.key = values_new((w.n_row + 1) * d, 3, 1);
+    w.keys = calloc(w.n_row + 1, bytes);
+    for (size_t r = 0; r < w.n_row; r++) {
+        k_encode_row(format, w.key + r * d, d, w.keys + r * bytes);
+        k_decode_row(format, w.keys + r * bytes, d, w.key + r * d);
+    }
+    w.a = (struct k_index){.q = w.q,
+                           .w = w.w,
+                           .keys = w.keys,
+                           .format = format,
+                           .n = n,
+                           .n_row = w.n_row,
+                           .n_head = n_head,
+                           .d = d,
+                           .ratio = ratio,
+                           .top_k = top_k,
+                           .block_rows = 4,
+                           .n_blocks = 6};
+    return w;
+}
+
+static void world_free(struct world *w)
+{
+    free(w->q), free(w->w), free(w->key), free(w->keys);
+}
+
+static void naive_scores(const struct world *w, size_t i, float *score, float *size)
+{
+    const struct k_index *a = &w->a;
+    size_t visible = (i + 1) / a->ratio;
+    for (size_t r = 0; r < a->n_row; r++) {
+        double s = 0, m = 0;
+        for (uint32_t h = 0; h < a->n_head; h++) {
+            double dot = 0, weight = (double)w->w[i * a->n_head + h];
+            for (uint32_t j = 0; j < a->d; j++) {
+                double p =
+                    (double)w->q[(i * a->n_head + h) * a->d + j] * (double)w->key[r * a->d + j];
+                dot += p;
+                m += fabs(p * weight);
+            }
+            s += fmax(dot, 0) * weight;
+        }
+        score[r] = r < visible ? (float)s : -INFINITY;
+        size[r] = (float)m;
+    }
+}
+
+/* Selection by repeated maximum over the rows that `allowed` admits. */
+static size_t naive_top(const float *score, const uint8_t *allowed, size_t n, size_t k,
+                        int32_t *out)
+{
+    uint8_t *taken = calloc(n + 1, 1);
+    size_t kept = 0;
+    for (; kept < k; kept++) {
+        size_t best = n;
+        for (size_t r = 0; r < n; r++)
+            if (!taken[r] && (!allowed || allowed[r]) && (best == n || score[r] > score[best]))
+                best = r;
+        if (best == n)
+            break;
+        taken[best] = 1;
+    }
+    size_t m = 0;
+    for (size_t r = 0; r < n; r++)
+        if (taken[r])
+            out[m++] = (int32_t)r;
+    for (size_t j = m; j < k; j++)
+        out[j] = -1;
+    free(taken);
+    return m;
+}
+
+static void run(struct kernels *k, const struct k_index *a, size_t cut)
+{
+    struct error e = {0};
+    for (size_t p = 0; p < a->n; p += cut) {
+        struct k_index c = *a;
+        c.n = a->n - p < cut ? a->n - p : cut;
+        c.pos0 = p;
+        c.n_row = (p + c.n) / a->ratio; /* the plane as it is after this run */
+        c.q += p * a->n_head * a->d;
+        c.w += p * a->n_head;
+        c.sel = a->sel ? a->sel + p * a->top_k : NULL;
+        c.blocks_out = a->blocks_out ? a->blocks_out + p * a->n_blocks : NULL;
+        c.blocks_in = a->blocks_in ? a->blocks_in + p * a->n_blocks : NULL;
+        c.score = NULL;
+        k->index(k, &c);
+    }
+    assert_ok(k->sync(k, &e), &e);
+}
+
+/* One backend: scores near the plain ones; choices exactly those that its own scores imply. */
+static void check_backend(const struct world *w, size_t b)
+{
+    struct k_index a = w->a;
+    size_t n = a.n, rows = w->n_row;
+    float *score = guarded_new(n * rows), *want = guarded_new(rows), *size = guarded_new(rows);
+    int32_t *sel = malloc(n * a.top_k * 4), *sel2 = malloc(n * a.top_k * 4);
+    int32_t *blocks = malloc(n * a.n_blocks * 4), *blocks2 = malloc(n * a.n_blocks * 4);
+    int32_t *top = malloc((a.top_k + a.n_blocks) * 4);
+    float *block_score = malloc((rows + 1) * sizeof(float));
+    uint8_t *allowed = malloc(rows + 1);
+    a.score = score, a.sel = sel, a.blocks_out = blocks;
+    backends[b].index(&backends[b], &a);
+    for (size_t i = 0; i < n; i++) {
+        size_t visible = (i + 1) / a.ratio, n_block = (visible + 3) / 4;
+        naive_scores(w, i, want, size);
+        check_near(backends[b].numerics, score + i * rows, want, size, rows, K_TOL_INDEX);
+        naive_top(score + i * rows, NULL, visible, a.top_k, top);
+        assert_memory_equal(sel + i * a.top_k, top, a.top_k * 4);
+        for (size_t c = 0; c < n_block; c++) {
+            block_score[c] = -INFINITY;
+            for (size_t r = c * 4; r < c * 4 + 4 && r < visible; r++)
+                block_score[c] = fmaxf(block_score[c], score[i * rows + r]);
+        }
+        if (n_block)
+            block_score[n_block - 1] = INFINITY;
+        naive_top(block_score, NULL, n_block, a.n_blocks, top);
+        assert_memory_equal(blocks + i * a.n_blocks, top, a.n_blocks * 4);
+    }
+    a.score = NULL, a.sel = sel2, a.blocks_out = blocks2;
+    size_t cuts[] = {1, 13, n};
+    for (size_t c = 0; c < 3; c++) {
+        run(c % 2 ? &singles[b] : &backends[b], &a, cuts[c]);
+        assert_memory_equal(sel2, sel, n * a.top_k * 4);
+        assert_memory_equal(blocks2, blocks, n * a.n_blocks * 4);
+    }
+    /* A reader of candidates: only their rows can be chosen. */
+    a.blocks_out = NULL, a.blocks_in = blocks;
+    run(&backends[b], &a, n);
+    for (size_t i = 0; i < n; i++) {
+        size_t visible = (i + 1) / a.ratio;
+        memset(allowed, 0, rows + 1);
+        for (size_t c = 0; c < a.n_blocks && blocks[i * a.n_blocks + c] >= 0; c++)
+            for (size_t r = 0; r < 4; r++)
+                if ((size_t)blocks[i * a.n_blocks + c] * 4 + r < rows)
+                    allowed[(size_t)blocks[i * a.n_blocks + c] * 4 + r] = 1;
+        naive_top(score + i * rows, allowed, visible, a.top_k, top);
+        assert_memory_equal(sel2 + i * a.top_k, top, a.top_k * 4);
+    }
+    run(&singles[b], &a, 1);
+    a.sel = sel, a.score = score;
+    backends[b].index(&backends[b], &a);
+    assert_memory_equal(sel2, sel, n * a.top_k * 4);
+    free(sel), free(sel2), free(blocks), free(blocks2), free(top), free(block_score);
+    free(allowed);
+    guarded_check("score", score, n * rows);
+    guarded_free(score), guarded_free(want), guarded_free(size);
+}
+
+static void test_selection(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t n;
+        uint32_t n_head, d, ratio, top_k;
+        bool grid;
+    } cases[] = {{150, 4, 32, 1, 9, true},
+                 {131, 5, 64, 2, 24, true},
+                 {70, 1, 32, 1, 100, false},
+                 {200, 32, 128, 1, 20, true},
+                 {2, 3, 32, 2, 4, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct world w = world_new(cases[i].n, cases[i].n_head, cases[i].d, cases[i].ratio,
+                                   cases[i].top_k, cases[i].grid);
+        for (size_t b = 0; b < n_backends; b++)
+            check_backend(&w, b);
+        world_free(&w);
+    }
+}
+
+static void test_no_rows(void **state)
+{
+    (void)state;
+    float q[32] = {1}, w[1] = {1};
+    for (size_t b = 0; b < n_backends; b++) {
+        int32_t sel[3] = {7, 7, 7}, blocks[2] = {7, 7};
+        struct k_index a = {.q = q,
+                            .w = w,
+                            .format = K_ROW_FP4_32,
+                            .sel = sel,
+                            .n = 1,
+                            .n_head = 1,
+                            .d = 32,
+                            .ratio = 2,
+                            .top_k = 3,
+                            .block_rows = 8,
+                            .n_blocks = 2,
+                            .blocks_out = blocks};
+        backends[b].index(&backends[b], &a);
+        assert_true(sel[0] == -1 && sel[1] == -1 && sel[2] == -1);
+        assert_true(blocks[0] == -1 && blocks[1] == -1);
+    }
+}
+
+static void test_top_k(void **state)
+{
+    (void)state;
+    int32_t out[8], heap[8];
+    const float tie[6] = {1, 2, 2, 2, 1, 2};
+    assert_int_equal(k_top_k(tie, 6, 3, out, heap), 3);
+    assert_true(out[0] == 1 && out[1] == 2 && out[2] == 3);
+    assert_int_equal(k_top_k(tie, 6, 5, out, heap), 5);
+    assert_true(out[0] == 0 && out[3] == 3 && out[4] == 5);
+    const float odd[5] = {NAN, -INFINITY, 0, NAN, -1};
+    assert_int_equal(k_top_k(odd, 5, 3, out, heap), 3);
+    assert_true(out[0] == 0 && out[1] == 2 && out[2] == 4);
+    assert_int_equal(k_top_k(odd, 5, 8, out, heap), 5);
+    assert_int_equal(k_top_k(odd, 0, 8, out, heap), 0);
+}
+
+/* The released form: dots, products and the sum on the bf16 grid. */
+static void test_bf16_scores(void **state)
+{
+    (void)state;
+    struct world w = world_new(40, 4, 32, 1, 8, true);
+    for (size_t b = 0; b < n_backends; b++) {
+        float score[40 * 40];
+        int32_t sel[40 * 8];
+        struct k_index a = w.a;
+        a.sel = sel, a.score = score, a.score_round = K_BF16;
+        backends[b].index(&backends[b], &a);
+        for (size_t i = 0; i < 40; i++)
+            for (size_t r = 0; r <= i; r++) {
+                float want[40], size[40];
+                naive_scores(&w, i, want, size);
+                assert_true(score[i * 40 + r] == k_bf16(score[i * 40 + r]));
+                assert_true(fabsf(score[i * 40 + r] - want[r]) <= 0.02f * size[r]);
+            }
+    }
+    world_free(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_selection), cmocka_unit_test(test_no_rows),
+        cmocka_unit_test(test_top_k), cmocka_unit_test(test_bf16_scores)};
+    backends_open();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    backends_close();
+    return !!failed;
+}
