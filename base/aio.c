@@ -78,8 +78,7 @@ enum err aio_open_file(const char *path, int flags, mode_t mode, int *fd_out, bo
     return OK;
 }
 
-/* ---- memory -------------------------------------------------------------------------------
- */
+/* ---- memory ----------------------------------------------------------------------------- */
 
 static size_t page_up(size_t bytes)
 {
@@ -117,10 +116,9 @@ void aio_unregister(struct aio *a, const void *mem)
         a->ops->drop_memory(a, mem);
 }
 
-/* ---- requests -----------------------------------------------------------------------------
- */
+/* ---- requests --------------------------------------------------------------------------- */
 
-static enum err queue(struct aio *a, struct aio_request r, struct error *e)
+static enum err enqueue(struct aio *a, struct aio_request r, struct error *e)
 {
     if (r.len == 0 || r.off > INT64_MAX || r.len > INT64_MAX - r.off)
         return err_set(e, ERR_INVAL, "aio: %zu bytes at offset %llu", r.len,
@@ -142,21 +140,21 @@ static enum err queue(struct aio *a, struct aio_request r, struct error *e)
 enum err aio_read(struct aio *a, int fd, uint64_t off, void *dst, size_t len, void *user,
                   struct error *e)
 {
-    return queue(
+    return enqueue(
         a, (struct aio_request){.fd = fd, .off = off, .mem = dst, .len = len, .user = user}, e);
 }
 
 enum err aio_write(struct aio *a, int fd, uint64_t off, const void *src, size_t len, void *user,
                    struct error *e)
 {
-    return queue(a,
-                 (struct aio_request){.fd = fd,
-                                      .off = off,
-                                      .mem = (void *)(uintptr_t)src,
-                                      .len = len,
-                                      .user = user,
-                                      .is_write = true},
-                 e);
+    return enqueue(a,
+                   (struct aio_request){.fd = fd,
+                                        .off = off,
+                                        .mem = (void *)(uintptr_t)src,
+                                        .len = len,
+                                        .user = user,
+                                        .is_write = true},
+                   e);
 }
 
 uint32_t aio_room(const struct aio *a)
@@ -197,8 +195,7 @@ int aio_fd(const struct aio *a)
     return a->ops->fd(a);
 }
 
-/* ---- one transfer -------------------------------------------------------------------------
- */
+/* ---- one transfer ----------------------------------------------------------------------- */
 
 size_t aio_next_len(const struct aio_request *r)
 {

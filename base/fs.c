@@ -12,8 +12,10 @@
 
 #include "base/fault.h"
 
-/* ---- paths --------------------------------------------------------------------------------
- */
+/* What the system call gives, or -1 with this errno where an armed fault wants it. */
+#define FAULTY(point, sys, call) (fault_point(point) ? (errno = (sys), -1) : (call))
+
+/* ---- paths ------------------------------------------------------------------------------ */
 
 enum err fs_path(char *out, size_t cap, struct error *e, const char *fmt, ...)
 {
@@ -85,8 +87,7 @@ enum err fs_place_path(enum fs_place place, const char *name, char *out, size_t 
     return fs_path(out, cap, e, "%s/%s/%s", folder, places[place].below_home, name);
 }
 
-/* ---- folders ------------------------------------------------------------------------------
- */
+/* ---- folders ---------------------------------------------------------------------------- */
 
 static enum err make_one(const char *path, struct error *e)
 {
@@ -161,46 +162,46 @@ enum err fs_is_network(const char *path, bool *out, const char **name_out, struc
     return OK;
 }
 
-/* ---- whole files --------------------------------------------------------------------------
- */
+/* ---- whole files ------------------------------------------------------------------------ */
 
 enum err fs_read_fd(int fd, const char *name, struct buf *out, struct error *e)
 {
-    size_t before = out->len;
+    const size_t piece = 65536, before = out->len;
+    enum err rc = OK;
     for (;;) {
-        size_t room = out->max - out->len;
-        size_t want = room < 65536 ? room : 65536;
         /* At the maximum one byte more tells the end from a file that is too large. */
-        uint8_t extra;
-        enum err rc = want ? buf_reserve(out, want, e) : OK;
-        if (rc)
-            return err_wrap(e, rc, "read %s", name);
-        ssize_t n = fault_point("fs.read")
-                        ? (errno = EIO, -1)
-                        : read(fd, want ? out->data + out->len : &extra, want ? want : 1);
-        if (n < 0 && errno == EINTR)
-            continue;
+        uint8_t extra, *dst = &extra;
+        size_t room = out->max - out->len, want = room < piece ? room : piece;
+        if (want && (rc = buf_reserve(out, want, e))) {
+            err_wrap(e, rc, "read %s", name);
+            break;
+        }
+        if (want)
+            dst = out->data + out->len;
+        ssize_t n = FAULTY("fs.read", EIO, read(fd, dst, want ? want : 1));
+        if (n == 0)
+            return OK;
         if (n > 0 && want) {
             out->len += (size_t)n;
             out->data[out->len] = 0;
-            continue;
+        } else if (n > 0) {
+            rc = err_set(e, ERR_LIMIT, "read %s: more than %zu bytes", name, out->max);
+            break;
+        } else if (errno != EINTR) {
+            rc = err_sys(e, errno, "read %s", name);
+            break;
         }
-        if (n == 0)
-            return OK;
-        int sys = errno;
-        if (out->data) {
-            out->len = before;
-            out->data[before] = 0;
-        }
-        return n < 0 ? err_sys(e, sys, "read %s", name)
-                     : err_set(e, ERR_LIMIT, "read %s: more than %zu bytes", name, out->max);
     }
+    if (out->data) {
+        out->len = before;
+        out->data[before] = 0;
+    }
+    return rc;
 }
 
 enum err fs_read_file(const char *path, struct buf *out, struct error *e)
 {
-    AUTO_FD int fd = fault_point("fs.open") ? (errno = EIO, -1)
-                                            : open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    AUTO_FD int fd = FAULTY("fs.open", EIO, open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY));
     if (fd < 0)
         return err_sys(e, errno, "open %s", path);
     return fs_read_fd(fd, path, out, e);
@@ -213,7 +214,7 @@ enum err fs_write_atomic(const char *path, const void *data, size_t n, mode_t mo
     enum err rc = parent_of(path, folder, sizeof folder, e);
     if (rc || (rc = fs_path(temp, sizeof temp, e, "%s.XXXXXX", path)))
         return rc;
-    AUTO_FD int fd = fault_point("fs.open") ? (errno = EIO, -1) : mkostemp(temp, O_CLOEXEC);
+    AUTO_FD int fd = FAULTY("fs.open", EIO, mkostemp(temp, O_CLOEXEC));
     if (fd < 0)
         return err_sys(e, errno, "make a temporary file beside %s", path);
     rc = fs_write(fd, temp, data, n, e);
@@ -221,7 +222,7 @@ enum err fs_write_atomic(const char *path, const void *data, size_t n, mode_t mo
         rc = err_sys(e, errno, "chmod %s", temp);
     if (!rc)
         rc = fs_sync(fd, temp, e);
-    if (!rc && (fault_point("fs.rename") ? (errno = EIO, -1) : rename(temp, path)) < 0)
+    if (!rc && FAULTY("fs.rename", EIO, rename(temp, path)) < 0)
         rc = err_sys(e, errno, "rename %s to %s", temp, path);
     if (rc) {
         unlink(temp);
@@ -245,15 +246,13 @@ enum err fs_lock(const char *path, int *fd_out, struct error *e)
     return OK;
 }
 
-/* ---- bytes --------------------------------------------------------------------------------
- */
+/* ---- bytes ------------------------------------------------------------------------------ */
 
 enum err fs_pread(int fd, const char *name, void *dst, size_t n, uint64_t off, struct error *e)
 {
     for (size_t done = 0; done < n;) {
-        ssize_t k = fault_point("fs.read")
-                        ? (errno = EIO, -1)
-                        : pread(fd, (char *)dst + done, n - done, (off_t)(off + done));
+        ssize_t k = FAULTY("fs.read", EIO,
+                           pread(fd, (char *)dst + done, n - done, (off_t)(off + done)));
         if (k < 0 && errno != EINTR)
             return err_sys(e, errno, "read %s at %llu", name, (unsigned long long)off);
         if (k == 0)
@@ -268,9 +267,8 @@ enum err fs_pwrite(int fd, const char *name, const void *src, size_t n, uint64_t
                    struct error *e)
 {
     for (size_t done = 0; done < n;) {
-        ssize_t k = fault_point("fs.write")
-                        ? (errno = ENOSPC, -1)
-                        : pwrite(fd, (const char *)src + done, n - done, (off_t)(off + done));
+        ssize_t k = FAULTY("fs.write", ENOSPC,
+                           pwrite(fd, (const char *)src + done, n - done, (off_t)(off + done)));
         if (k < 0 && errno != EINTR)
             return err_sys(e, errno, "write %s at %llu", name, (unsigned long long)off);
         done += k > 0 ? (size_t)k : 0;
@@ -281,8 +279,7 @@ enum err fs_pwrite(int fd, const char *name, const void *src, size_t n, uint64_t
 enum err fs_write(int fd, const char *name, const void *src, size_t n, struct error *e)
 {
     for (size_t done = 0; done < n;) {
-        ssize_t k = fault_point("fs.write") ? (errno = ENOSPC, -1)
-                                            : write(fd, (const char *)src + done, n - done);
+        ssize_t k = FAULTY("fs.write", ENOSPC, write(fd, (const char *)src + done, n - done));
         if (k < 0 && errno != EINTR)
             return err_sys(e, errno, "write %s", name);
         done += k > 0 ? (size_t)k : 0;

@@ -10,7 +10,8 @@
  *     hash_field(&h, parent, HASH_BYTES);
  *     hash_final(&h, key_out);
  *
- * Keys are HASH_KEY_BYTES = 32 bytes. No call fails. */
+ * Keys are HASH_KEY_BYTES = 32 bytes. No call fails. A struct hash may be copied: both go on
+ * from the same point. */
 #ifndef BASE_HASH_H
 #define BASE_HASH_H
 
@@ -22,8 +23,9 @@
 #define HASH_KEY_BYTES 32
 
 struct hash {
-    /* libsodium's state, opaque; 64-byte aligned as it asks for. */
-    uint8_t state[384] __attribute__((aligned(64)));
+    /* libsodium's state, opaque. It asks for 64-byte alignment, which malloc does not give, but
+     * reads its state by unaligned loads only: 16 let a struct hash stand in any object. */
+    uint8_t state[384] __attribute__((aligned(16)));
     size_t out_bytes;
 };
 

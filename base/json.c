@@ -4,8 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- parsing ------------------------------------------------------------------------------
- */
+/* ---- parsing ---------------------------------------------------------------------------- */
 
 /* Deepest nesting of brackets outside strings, as far as it goes past `max`. Works on any
  * bytes: whether they are JSON is jansson's business. */
@@ -50,8 +49,7 @@ enum err json_parse(const char *text, size_t n, const struct json_limits *limits
     return OK;
 }
 
-/* ---- writing ------------------------------------------------------------------------------
- */
+/* ---- writing ---------------------------------------------------------------------------- */
 
 struct write_to {
     struct buf *out;
@@ -79,8 +77,7 @@ enum err json_write(const json_t *j, size_t flags, struct buf *out, struct error
     return w.rc ? w.rc : err_set(e, ERR_NOMEM, "JSON: the value cannot be written");
 }
 
-/* ---- fields -------------------------------------------------------------------------------
- */
+/* ---- fields ----------------------------------------------------------------------------- */
 
 static const char *type_name(const json_t *v)
 {

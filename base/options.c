@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- values -------------------------------------------------------------------------------
- */
+/* ---- values ----------------------------------------------------------------------------- */
 
 enum err options_parse_int(const char *s, int64_t min, int64_t max, int64_t *out,
                            struct error *e)
@@ -86,7 +85,7 @@ static enum err parse_bytes(const struct option *o, const char *s, uint64_t *out
     return OK;
 }
 
-/* Parses `s` (NULL for flags and counts) into the caller's struct. */
+/* Parses `s` ("" for flags and counts) into the caller's struct. */
 static enum err store(const struct option *o, const char *s, void *values, struct error *e)
 {
     void *at = (char *)values + o->offset;
@@ -113,8 +112,7 @@ static enum err store(const struct option *o, const char *s, void *values, struc
     return err_set(e, ERR_INVAL, "unknown kind of option");
 }
 
-/* ---- finding ------------------------------------------------------------------------------
- */
+/* ---- finding ---------------------------------------------------------------------------- */
 
 static const struct option *option_at(const struct command *c, size_t i)
 {
@@ -156,8 +154,7 @@ bool options_has(const struct command *c, const struct options *o, const char *n
     return o->seen >> i & 1;
 }
 
-/* ---- the command line ---------------------------------------------------------------------
- */
+/* ---- the command line ------------------------------------------------------------------- */
 
 struct parse {
     const struct command *c;
@@ -173,8 +170,8 @@ static enum err take(struct parse *p, size_t i, const char *inline_value, struct
     const struct option *o = option_at(p->c, i);
     if (inline_value && !takes_value(o))
         return err_set(e, ERR_INVAL, "--%s takes no value", o->name);
-    const char *value = inline_value;
-    if (takes_value(o) && !value) {
+    const char *value = inline_value ? inline_value : "";
+    if (takes_value(o) && !inline_value) {
         if (p->at + 1 >= p->argc)
             return err_set(e, ERR_INVAL, "--%s: missing %s", o->name, o->value_name);
         value = p->argv[++p->at];
@@ -266,8 +263,7 @@ enum err options_parse(const struct command *c, int argc, const char *const *arg
     return check_complete(&p, e);
 }
 
-/* ---- help ---------------------------------------------------------------------------------
- */
+/* ---- help ------------------------------------------------------------------------------- */
 
 static void print_option(const struct option *o, FILE *f)
 {

@@ -63,8 +63,7 @@ static int remove_file(void **state)
     return 0;
 }
 
-/* ---- the whole file in pieces, for every way to do it -------------------------------------
- */
+/* ---- the whole file in pieces, for every way to do it ----------------------------------- */
 
 struct way {
     bool no_ring, direct, registered, cut;
@@ -197,8 +196,7 @@ static void test_round_trips_unprivileged(void **state)
     }
 }
 
-/* ---- edges, on both back ends -------------------------------------------------------------
- */
+/* ---- edges, on both back ends ----------------------------------------------------------- */
 
 static struct aio *open_backend(bool no_ring, uint32_t depth)
 {

@@ -186,8 +186,7 @@ static void test_derived_keys(void **state)
     assert_int_equal(a[0] | a[31], 0);
 }
 
-/* ---- ULIDs --------------------------------------------------------------------------------
- */
+/* ---- ULIDs ------------------------------------------------------------------------------ */
 
 static void all_ones(void *dst, size_t n)
 {
@@ -260,8 +259,7 @@ static void test_ulid_validity(void **state)
     assert_false(ulid_is_valid("01ARZ3NDEK\0ABCDEFGHJKMNPQR", 26));
 }
 
-/* ---- encodings ----------------------------------------------------------------------------
- */
+/* ---- encodings -------------------------------------------------------------------------- */
 
 static void test_hex(void **state)
 {
