@@ -44,10 +44,11 @@ enum err launch_read(int fd, struct launch *out, struct error *e)
     if (!l.spec)
         return err_set(e, ERR_FORMAT, "launcher: %s", why.text);
     const char *mode = NULL;
+    const json_t *spill = NULL; /* null or a string */
     json_int_t processes = 0, file_bytes = 0;
     int bad = json_unpack_ex(
-        l.spec, &why, 0, "{s:s, s:o, s:s, s?s, s:s, s:I, s:I, s:o, s:o, s:o}", "tool", &l.tool,
-        "arguments", &l.arguments, "workspace", &l.workspace, "spill_folder", &l.spill_folder,
+        l.spec, &why, 0, "{s:s, s:o, s:s, s:o, s:s, s:I, s:I, s:o, s:o, s:o}", "tool", &l.tool,
+        "arguments", &l.arguments, "workspace", &l.workspace, "spill_folder", &spill,
         "mode", &mode, "max_processes", &processes, "max_file_bytes", &file_bytes, "hidden",
         &l.hidden, "read_paths", &l.read_paths, "without", &l.without);
     enum err rc = bad ? err_set(e, ERR_FORMAT, "launcher: %s", why.text)
@@ -56,6 +57,7 @@ enum err launch_read(int fd, struct launch *out, struct error *e)
         launch_fini(&l);
         return rc;
     }
+    l.spill_folder = json_string_value(spill);
     l.max_processes = (uint32_t)processes;
     l.max_file_bytes = (uint64_t)file_bytes;
     *out = l;

@@ -1,18 +1,21 @@
 #include "tests/support/toolrun.h"
 
+#include <ctype.h>
+#include <dirent.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/auto.h"
 #include "tests/support/test.h"
 
 uint64_t toolrun_now_ms(void)
@@ -22,9 +25,14 @@ uint64_t toolrun_now_ms(void)
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-/* build/[VARIANT/]agentd-tool, from build/[VARIANT/]tests/tools/test_x. */
+/* build/[VARIANT/]agentd-tool, from build/[VARIANT/]tests/tools/test_x; or the copy that a
+ * plain user can reach. */
 static void launcher_path(char out[PATH_MAX])
 {
+    if (getenv("TOOLRUN_LAUNCHER")) {
+        snprintf(out, PATH_MAX, "%s", getenv("TOOLRUN_LAUNCHER"));
+        return;
+    }
     ssize_t n = readlink("/proc/self/exe", out, PATH_MAX - 32);
     assert_true(n > 0);
     out[n] = '\0';
@@ -114,6 +122,11 @@ struct tool_run *toolrun_start(struct toolrun *t, const char *name, const char *
     return start(t, name, parse(arguments));
 }
 
+struct tool_run *toolrun_start_bash(struct toolrun *t, const char *command)
+{
+    return start(t, "run", json_pack("{s:s}", "command", command));
+}
+
 void toolrun_finish(struct tool_run *run, uint64_t limit_ms, struct tool_result *out)
 {
     uint64_t begin = toolrun_now_ms();
@@ -141,7 +154,98 @@ void toolrun_call(struct toolrun *t, const char *name, const char *arguments,
 
 void toolrun_bash(struct toolrun *t, const char *command, struct tool_result *out)
 {
-    toolrun_finish(start(t, "run", json_pack("{s:s}", "command", command)), 20000, out);
+    toolrun_finish(toolrun_start_bash(t, command), 20000, out);
+}
+
+/* ---- as a plain user ---- */
+
+#define PLAIN_ID 65534
+
+/* Copies the launcher to where everybody may execute it. */
+static void publish_launcher(char folder[64], char path[96])
+{
+    char from[PATH_MAX];
+    launcher_path(from);
+    snprintf(folder, 64, "/tmp/agentd-launcher.XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(chmod(folder, 0755), 0);
+    snprintf(path, 96, "%s/agentd-tool", folder);
+    pid_t pid = fork();
+    if (pid == 0) {
+        execl("/bin/cp", "cp", from, path, (char *)NULL);
+        _exit(127);
+    }
+    waitpid(pid, NULL, 0);
+    assert_int_equal(chmod(path, 0755), 0);
+}
+
+static int run_as_plain(int (*group)(void), const char *launcher)
+{
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        setenv("TOOLRUN_LAUNCHER", launcher, 1);
+        if (chdir("/") != 0 || setgroups(0, NULL) != 0 ||
+            setresgid(PLAIN_ID, PLAIN_ID, PLAIN_ID) != 0 ||
+            setresuid(PLAIN_ID, PLAIN_ID, PLAIN_ID) != 0)
+            _exit(1);
+        prctl(PR_SET_DUMPABLE, 1);
+        int rc = !!group();
+        fflush(NULL);
+        _exit(rc);
+    }
+    int status = 1;
+    waitpid(pid, &status, 0);
+    return status != 0;
+}
+
+int toolrun_as_both(int (*group)(void))
+{
+    char folder[64], launcher[96];
+    int failed = !!group();
+    if (geteuid() != 0)
+        return failed;
+    publish_launcher(folder, launcher);
+    failed |= run_as_plain(group, launcher);
+    unlink(launcher);
+    rmdir(folder);
+    return failed;
+}
+
+bool toolrun_is_plain_user(void)
+{
+    return geteuid() != 0;
+}
+
+/* ---- looking around ---- */
+
+static bool command_holds(const char *pid, const char *marker)
+{
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/%.20s/cmdline", pid);
+    AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text);
+    return n > 0 && memmem(text, (size_t)n, marker, strlen(marker));
+}
+
+static unsigned count_now(const char *marker)
+{
+    unsigned n = 0;
+    DIR *dir = opendir("/proc");
+    for (struct dirent *d; dir && (d = readdir(dir));)
+        if (isdigit((unsigned char)d->d_name[0]) && strtol(d->d_name, NULL, 10) != getpid())
+            n += command_holds(d->d_name, marker);
+    if (dir)
+        closedir(dir);
+    return n;
+}
+
+unsigned toolrun_count_processes(const char *marker)
+{
+    unsigned n = 0;
+    for (int i = 0; i < 300 && (n = count_now(marker)) > 0; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+    return n;
 }
 
 bool toolrun_layer(const struct tool_result *r, const char *layer, const char *prefix)

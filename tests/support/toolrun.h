@@ -14,20 +14,33 @@ struct toolrun {
 };
 
 /* Makes the folders under /tmp (world-readable) and opens tools with dir/secret hidden and the
- * launcher of this build; the other fields of `config` are taken as they are (NULL: defaults). */
+ * launcher of this build; the other fields of `config` are taken as they are (NULL: defaults).
+ */
 void toolrun_open(struct toolrun *t, const struct tools_config *config);
 /* Removes everything. */
 void toolrun_close(struct toolrun *t);
 
-/* Starts `name` with arguments in jansson's pack notation, '...' JSON with single quotes allowed. */
+/* Starts `name` with arguments in jansson's pack notation, '...' JSON with single quotes
+ * allowed. */
 struct tool_run *toolrun_start(struct toolrun *t, const char *name, const char *arguments);
+/* `run` with this command line. */
+struct tool_run *toolrun_start_bash(struct toolrun *t, const char *command);
 /* Polls until it is done; asserts that this takes at most limit_ms. */
 void toolrun_finish(struct tool_run *run, uint64_t limit_ms, struct tool_result *out);
-/* Both, with a limit of 20 s. */
+/* Both at once, with a limit of 20 s. */
 void toolrun_call(struct toolrun *t, const char *name, const char *arguments,
                   struct tool_result *out);
-/* `run` with this command line. */
 void toolrun_bash(struct toolrun *t, const char *command, struct tool_result *out);
+
+/* Runs a cmocka group as this user and, when that is root, once more as an unprivileged one (in
+ * a child process). Returns main()'s value. */
+int toolrun_as_both(int (*group)(void));
+/* Whether the second of these runs is going on, or the user is unprivileged anyway. */
+bool toolrun_is_plain_user(void);
+
+/* Processes of the machine whose command line holds `marker`, those of this test left out.
+ * Waits up to 3 s for none. */
+unsigned toolrun_count_processes(const char *marker);
 
 /* Whether a layer's report starts with `prefix`. */
 bool toolrun_layer(const struct tool_result *r, const char *layer, const char *prefix);
