@@ -38,7 +38,7 @@ struct chat_parser {
     struct hold hold;
     bool at_start; /* of thinking or answer: newlines are skipped */
     bool thinking_open, saw_eos, finished;
-    bool in_block, had_block;
+    bool in_block, had_block, was_cut; /* was_cut: the output ended in a tag or a call */
     bool lost_calls;
     bool distrusted; /* calls that follow are never complete */
     bool noted_rest; /* text behind the block was counted */
@@ -497,6 +497,26 @@ static enum err feed_tag(struct chat_parser *p, uint8_t b, struct error *e)
     return chat_tag_add(&p->tag, b) ? end_tag(p, b == '>', e) : OK;
 }
 
+/* A mark inside a tag: the tag never ended. What stands right before the mark belongs to the
+ * next tag and is held for it. */
+static enum err break_tag(struct chat_parser *p, struct error *e)
+{
+    struct chat_tag_text *t = &p->tag;
+    struct hold next = {0};
+    for (size_t k = t->n < sizeof next.bytes ? t->n : sizeof next.bytes; k && !next.n; k--) {
+        struct hold h = {0};
+        const uint8_t *tail = t->bytes + t->n - k;
+        while (h.n < k && tail[0] == '<' && extends_hold(&h, tail[h.n]))
+            extend_hold(&h, tail[h.n]);
+        if (h.n == k && !h.partial)
+            next = h;
+    }
+    t->n -= next.n;
+    enum err rc = end_tag(p, false, e);
+    p->hold = next;
+    return rc;
+}
+
 /* ---- items --------------------------------------------------------------------------------
  */
 
@@ -520,6 +540,7 @@ static enum err feed_bytes(struct chat_parser *p, const char *text, struct error
 static enum err feed_eos(struct chat_parser *p, struct error *e)
 {
     enum err rc = OK;
+    p->was_cut = p->state == IN_TAG || p->calls.in_call;
     if (p->state == IN_TAG) {
         p->problems[CHAT_BAD_TAG]++;
         p->lost_calls = true;
@@ -581,7 +602,7 @@ static enum err feed_mark(struct chat_parser *p, const struct chat_item *item, s
     }
     if (is_dsml) {
         if (p->state == IN_TAG)
-            rc = end_tag(p, false, e);
+            rc = break_tag(p, e);
         return rc ? rc : begin_tag(p, item->mark == CHAT_MARK_ASCII, e);
     }
     if (p->state == IN_VALUE || (p->state == IN_TAG && p->tag.in_quotes))
@@ -686,8 +707,7 @@ bool chat_parser_saw_eos(const struct chat_parser *p)
 
 bool chat_parser_block_open(const struct chat_parser *p)
 {
-    return p->in_block || p->problems[CHAT_UNFINISHED_CALL] || p->calls.in_call ||
-           p->state == IN_TAG;
+    return p->in_block || p->was_cut || p->calls.in_call || p->state == IN_TAG;
 }
 
 bool chat_parser_lost_calls(const struct chat_parser *p)
