@@ -85,7 +85,8 @@ uint32_t aio_in_flight(const struct aio *a);
 /* Starts what is queued. ERR_IO when the kernel refuses the ring itself. */
 NODISCARD enum err aio_submit(struct aio *a, struct error *e);
 /* Submits, waits until at least `min` requests are complete (at most those in flight; 0 does
- * not wait) and hands back up to cap of them. ERR_IO as aio_submit. */
+ * not wait) and hands back up to cap of them. ERR_IO as aio_submit: then what is in flight is
+ * lost, and its memory may not be reused before aio_close. */
 NODISCARD enum err aio_wait(struct aio *a, uint32_t min, struct aio_done *done, size_t cap,
                             size_t *n_done, struct error *e);
 
