@@ -48,9 +48,9 @@ enum err launch_read(int fd, struct launch *out, struct error *e)
     json_int_t processes = 0, file_bytes = 0;
     int bad = json_unpack_ex(
         l.spec, &why, 0, "{s:s, s:o, s:s, s:o, s:s, s:I, s:I, s:o, s:o, s:o}", "tool", &l.tool,
-        "arguments", &l.arguments, "workspace", &l.workspace, "spill_folder", &spill,
-        "mode", &mode, "max_processes", &processes, "max_file_bytes", &file_bytes, "hidden",
-        &l.hidden, "read_paths", &l.read_paths, "without", &l.without);
+        "arguments", &l.arguments, "workspace", &l.workspace, "spill_folder", &spill, "mode",
+        &mode, "max_processes", &processes, "max_file_bytes", &file_bytes, "hidden", &l.hidden,
+        "read_paths", &l.read_paths, "without", &l.without);
     enum err rc = bad ? err_set(e, ERR_FORMAT, "launcher: %s", why.text)
                       : tool_mode_parse(mode, &l.mode, e);
     if (rc) {
