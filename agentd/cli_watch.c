@@ -31,7 +31,8 @@ void watch_init(struct watch *w, const struct cli_options *o)
                         .stream = plain && !o->quiet && isatty(STDOUT_FILENO),
                         .status_tty = !o->quiet && isatty(STDERR_FILENO),
                         .status_ms = now_ms(),
-                        .phase_ms = now_ms()};
+                        .phase_ms = now_ms(),
+                        .calls = json_object()};
     buf_init(&w->streamed, STREAM_MAX);
 }
 
@@ -39,6 +40,8 @@ void watch_fini(struct watch *w)
 {
     watch_clear_status(w);
     buf_fini(&w->streamed);
+    json_decref(w->calls);
+    w->calls = NULL;
 }
 
 /* ---- status line
@@ -120,8 +123,14 @@ static void print_call(const struct watch *w, FILE *f, const json_t *item)
                                ? strdup(json_string_value(arguments))
                                : json_dumps(arguments, JSON_COMPACT | JSON_ENCODE_ANY);
     size_t cap = w->print_items || w->o->verbose ? SIZE_MAX : ARGUMENT_BYTES;
+    const char *status = cli_str(item, "status");
     fputs(is_colored(w, f) ? "\x1b[36m→\x1b[0m " : "→ ", f);
     cli_text_print(f, cli_str(item, "name"));
+    if (*status && strcmp(status, "started")) {
+        fputs(" [", f);
+        cli_text_print(f, status);
+        fputs("]", f);
+    }
     fputs(" ", f);
     cli_text_print_head(f, text ? text : "", cap == SIZE_MAX ? SIZE_MAX : 1, cap, "    ");
 }
@@ -163,6 +172,17 @@ static bool is_news(const struct watch *w, const json_t *item)
            !strcmp(kind, "note") || w->o->verbose;
 }
 
+/* A call comes again whenever its status changes; one line is enough, if not asked for more. */
+static bool is_shown_call(struct watch *w, const json_t *item)
+{
+    const char *id = cli_str(item, "callId");
+    if (strcmp(cli_str(item, "kind"), "tool_call") || !*id || w->o->verbose || w->only_seq)
+        return false;
+    bool is_shown = json_object_get(w->calls, id);
+    json_object_set_new(w->calls, id, json_true());
+    return is_shown;
+}
+
 static void print_error(FILE *f, const json_t *params)
 {
     const json_t *error = json_object_get(params, "error");
@@ -183,7 +203,8 @@ static void on_event(struct watch *w, const json_t *params)
     w->found = true;
     if (!strcmp(type, "state"))
         watch_state(w, params);
-    bool is_item = json_is_object(item) && (w->print_items || is_news(w, item));
+    bool is_item =
+        json_is_object(item) && (w->print_items || is_news(w, item)) && !is_shown_call(w, item);
     if (!is_item && strcmp(type, "error"))
         return;
     watch_clear_status(w);

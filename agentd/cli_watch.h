@@ -29,6 +29,7 @@ struct watch {
     bool mid_line;       /* stdout stands behind streamed text */
     char item[64];       /* the item that was streamed last */
     struct buf streamed; /* its text so far */
+    json_t *calls;       /* ids of the tool calls that were shown */
     bool print_items;    /* items go to stdout, whole: logs */
     bool follow;         /* logs -f: go on behind the end of a turn */
     bool caught_up;      /* session/live was received */

@@ -44,14 +44,21 @@ static json_t *event(json_int_t seq, json_t *item)
                      seq, "type", "item", "item", item);
 }
 
+static json_t *call(const char *status)
+{
+    return json_pack("{s:s, s:s, s:s, s:s, s:{s:s}, s:s}", "id", "c1", "callId", "c1", "kind",
+                     "tool_call", "name", "read_file", "arguments", "path", "a\x1b]0;title",
+                     "status", status);
+}
+
+/* A call whose status changes, and its result. */
 static void send_turn(struct fake_server *s)
 {
     fake_notify(s, "session/state", json_pack("{s:s}", "state", "generating"));
+    fake_notify(s, "session/event", event(2, call("started")));
+    fake_notify(s, "session/event", event(3, call("interrupted")));
     fake_notify(s, "session/event",
-                event(2, json_pack("{s:s, s:s, s:s, s:{s:s}}", "id", "i2", "kind", "tool_call",
-                                   "name", "read_file", "arguments", "path", "a\x1b]0;title")));
-    fake_notify(s, "session/event",
-                event(3, json_pack("{s:s, s:s, s:s, s:s}", "id", "i3", "kind", "tool_result",
+                event(4, json_pack("{s:s, s:s, s:s, s:s}", "id", "c1.r", "kind", "tool_result",
                                    "status", "interrupted", "text", "outcome unknown")));
 }
 
@@ -103,7 +110,7 @@ static bool handle(struct fake_server *s, void *user, const json_t *request)
         fake_answer(s, request, json_pack("{s:i, s:s}", "seq", 1, "state", "idle"));
         if (json_object_get(params, "fromSeq"))
             send_turn(s);
-        fake_notify(s, "session/live", json_pack("{s:i}", "seq", 3));
+        fake_notify(s, "session/live", json_pack("{s:i}", "seq", 4));
     } else if (!strcmp(m, "session/prompt") && c->overloaded) {
         fake_refuse(s, request, -32001, "the queue is full",
                     json_pack("{s:s, s:b, s:s, s:i}", "kind", "busy", "retryable", 1, "hint",
@@ -350,7 +357,7 @@ static void test_jsonl(void **state)
         assert_non_null(j);
         assert_true(json_object_get(j, "method") || json_object_get(j, "reason"));
     }
-    assert_int_equal(n, 5); /* live, state, two events, the end */
+    assert_int_equal(n, 6); /* live, state, three events, the end */
 }
 
 /* Never 0 without an answer. */
@@ -397,12 +404,14 @@ static void test_logs(void **state)
     (void)state;
     const struct ran *r = RUN("logs", "brisk-otter");
     assert_int_equal(r->code, EXIT_DONE);
-    assert_has(r->out, "@2 → read_file");
-    assert_has(r->out, "@3 ← interrupted: outcome unknown\n");
+    assert_has(r->out, "@2 → read_file {");
+    assert_lacks(r->out, "@3 ");
+    assert_has(r->out, "@4 ← interrupted: outcome unknown\n");
     assert_string_equal(r->err, "");
-    r = RUN("show", "brisk-otter@3");
+    assert_has(RUN("logs", "-v", "brisk-otter")->out, "@3 → read_file [interrupted] {");
+    r = RUN("show", "brisk-otter@4");
     assert_int_equal(r->code, EXIT_DONE);
-    assert_string_equal(r->out, "@3 ← interrupted: outcome unknown\n");
+    assert_string_equal(r->out, "@4 ← interrupted: outcome unknown\n");
     assert_int_equal(RUN("show", "brisk-otter@7")->code, EXIT_NOTFOUND);
     assert_int_equal(RUN("logs", "-f", "--timeout", "0.1", "brisk-otter")->code, EXIT_TIMEOUT);
 }
