@@ -3,9 +3,9 @@
  *
  * q     [n][n_head][d] f32; query i stands at position pos0 + i
  * ring  [window] rows of window_format: position p < pos0 lies in slot p % window
- * keys  [n] rows of window_format: the run's own keys, positions pos0 .. pos0+n-1. The ring is
- * not written: the caller copies the run's last `window` keys into it afterwards, so that how a
- *       segment is cut into runs changes nothing
+ * keys  [n] rows of window_format: the run's own keys, positions pos0 .. pos0+n-1. The ring
+ *       is not written: the caller copies the run's last `window` keys into it afterwards,
+ *       so that how a segment is cut into runs changes nothing
  * rows  compressed rows of row_format, numbers 0 .. ; NULL without
  * sel   [n][n_sel] i32: row numbers, ascending; -1 is skipped wherever it stands. NULL without
  * sink  [n_head] f32: a logit that takes weight and gives no value
@@ -20,9 +20,10 @@
  * without any visible key gives zeros. K_EXACT: sums over keys in the order above, M the
  * largest s. prob = K_BF16 is the released reference's form: online over blocks of 64 list
  * entries (a -1 counts as an entry), M the running maximum, e^(s-M) rounded to bf16 in front of
- * the value but not in the denominator. `round` rounds out. Tolerance: K_TOL_ATTENTION * max|k|
- * with K_EXACT. Several sequences: one call each. Source: model.md sections 5 (4.), 11.3, 12.
- */
+ * the value but not in the denominator. `round` rounds out.
+ *
+ * Tolerance: K_TOL_ATTENTION * max|k| with K_EXACT. Several sequences: one call each.
+ * Source: model.md sections 5 (4.), 11.3, 12. */
 #ifndef KERNELS_ATTENTION_H
 #define KERNELS_ATTENTION_H
 

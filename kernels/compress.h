@@ -1,13 +1,13 @@
 /* Pools `ratio` consecutive tokens into one latent: a softmax over their gates, per channel.
  *
  * u, g  [n*ratio][d] f32: value and gate of each token, groups one after another. A pending
- * token of an incomplete group is the caller's to keep and to put in front. out   [n][d] f32:
- * sum_t softmax(g)_t u_t over the group, rounded by `round` (K_EXACT, K_BF16). May not overlap
- * u or g.
+ *       token of an incomplete group is the caller's to keep and to put in front
+ * out   [n][d] f32: sum_t softmax(g)_t u_t over the group, rounded by `round` (K_EXACT,
+ *       K_BF16); may not overlap u or g
  *
  * n counts groups. 1 <= ratio <= K_MAX_RATIO; with ratio 1 the result is u (g is not read and
- * may be NULL). Tolerance: K_TOL_COMPRESS relative to the largest |u| of the group. Source:
- * model.md section 6. */
+ * may be NULL). Tolerance: K_TOL_COMPRESS relative to the largest |u| of the group.
+ * Source: model.md section 6. */
 #ifndef KERNELS_COMPRESS_H
 #define KERNELS_COMPRESS_H
 

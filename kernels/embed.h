@@ -3,8 +3,7 @@
  * w    [n_row][d]          K_W_BF16 or K_W_F32: rows are w->n_out, d is w->n_in
  * ids  [n]                 each < w->n_out (the caller has checked)
  * x    [n][copies][d]      f32; identical copies
- * pre  [n][copies]         f32 or NULL; set to (1, 0, 0, ...): the collapse that layer 0
- * applies
+ * pre  [n][copies]         f32 or NULL; set to (1, 0, 0, ...): layer 0's collapse
  *
  * Exact. Also the Markov embedding of the draft head (copies = 1, pre = NULL).
  * Source: model.md section 4, steps 2 and 3; section 12. */

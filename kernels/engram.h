@@ -19,8 +19,9 @@ struct k_engram_rows {
 };
 
 /* X_c <- X_c + gate_c V, per token and stream:
- *     dot_c  = sum X_c qw_c kw_c K_c * rsqrt(mean X_c^2 + eps) * rsqrt(mean K_c^2 + eps) /
- * sqrt(d) gate_c = sigmoid(sign(dot_c) sqrt(max(|dot_c|, 1e-6))), sign of zero +
+ *     rms(v) = sqrt(mean v^2 + eps)
+ *     dot_c  = sum X_c qw_c kw_c K_c / (rms(X_c) rms(K_c) sqrt(d))
+ *     gate_c = sigmoid(sign(dot_c) sqrt(max(|dot_c|, 1e-6))), sign of zero +
  *
  * x     [n][hc][d] f32, in place
  * kv    [n][(hc+1)*d] f32: hc keys, then the value

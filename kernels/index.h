@@ -17,12 +17,13 @@
  * blocks_out [n][n_blocks] i32, ascending, then -1: the blocks with the largest row score; the
  *       block of the newest visible row always, equal: lower block first. NULL: not wanted
  * blocks_in  [n][n_blocks] i32 as another call wrote it: only rows of these blocks can be
- * chosen. NULL: no filter score [n][n_row] f32 or NULL: the scores, -inf where not visible,
- * before any filter (for tests and evals: with it every row is scored)
+ *       chosen. NULL: no filter. Not together with blocks_out
+ * score [n][n_row] f32 or NULL: the scores, -inf where not visible, before any filter (for
+ *       tests and evals: with it every row is scored)
  *
  * Exact in what it selects up to rounding of the scores: compare selections where the gap
- * between the k-th and the next score is above K_TOL_INDEX * sum |q||k||w|. Several sequences:
- * one call each. Source: model.md section 7. */
+ * between the k-th and the next score is above K_TOL_INDEX * sum |q||k||w|.
+ * Several sequences: one call each. Source: model.md section 7. */
 #ifndef KERNELS_INDEX_H
 #define KERNELS_INDEX_H
 

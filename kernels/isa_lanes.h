@@ -1,7 +1,7 @@
 /* The vector vocabulary of isa_rows.h: LANES floats, by the compiler's vector extension.
  *
- * The including file has defined LANES, vf_fma and vf_fold; see isa_rows.h. `part` counts the
- * lanes that are in memory: constants where it is LANES, so that those branches vanish; the
+ * The including file has defined LANES and the primitives listed in isa_rows.h. `part` counts
+ * the lanes that are in memory: constants where it is LANES, so that those branches vanish; the
  * other lanes read as 0. */
 #ifndef KERNELS_ISA_LANES_H
 #define KERNELS_ISA_LANES_H
@@ -102,7 +102,7 @@ INLINE vf vf_from_bf16(const uint16_t *p, size_t part)
         memcpy(&h, p, sizeof h);
     else
         memcpy(&h, p, part * sizeof *p);
-    return (vf)(__builtin_convertvector(h, vu) << 16);
+    return (vf)(vu_widen16(h) << 16);
 }
 
 /* Nearest even, NaN quiet: the bits of k_f32_to_bf16 in the upper half of each lane. */
@@ -121,15 +121,24 @@ INLINE vf vf_bf16(vf v)
 
 INLINE void vf_store_bf16(uint16_t *p, vf v)
 {
-    vh h = __builtin_convertvector(bf16_bits(v) >> 16, vh);
+    vh h = vu_narrow16(bf16_bits(v) >> 16);
     memcpy(p, &h, sizeof h);
 }
 
 INLINE vu vu_load_bytes(const uint8_t *p)
 {
-    vb b;
-    memcpy(&b, p, sizeof b);
-    return __builtin_convertvector(b, vu);
+    v16b b = {0};
+    memcpy(&b, p, LANES);
+    return vu_widen8(b);
+}
+
+/* LANES nibbles from LANES/2 bytes, the low one first. */
+INLINE vu vu_load_nibbles(const uint8_t *p)
+{
+    const v16b zip = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
+    v16b b = {0};
+    memcpy(&b, p, LANES / 2);
+    return vu_widen8(__builtin_shuffle(b & 15, b >> 4, zip));
 }
 
 /* LANES E4M3 codes, as k_e4m3_to_f32. */
@@ -148,17 +157,7 @@ INLINE vf vf_from_e2m1(const uint8_t *codes)
 {
     static const float magnitudes[16] = {0, .5f, 1, 1.5f, 2, 3, 4, 6,
                                          0, .5f, 1, 1.5f, 2, 3, 4, 6};
-    uint8_t pair[LANES];
-    uint64_t packed = 0, spread;
-    memcpy(&packed, codes, LANES / 2);
-    for (size_t i = 0; i < LANES; i += 8) { /* byte i/2 to bytes i and i+1, a nibble each */
-        spread = packed >> (i * 4) & 0xffffffffu;
-        spread = (spread | spread << 16) & 0x0000ffff0000ffffu;
-        spread = (spread | spread << 8) & 0x00ff00ff00ff00ffu;
-        spread = (spread | spread << 4) & 0x0f0f0f0f0f0f0f0fu;
-        memcpy(pair + i, &spread, LANES < 8 ? LANES : 8);
-    }
-    vu c = vu_load_bytes(pair);
+    vu c = vu_load_nibbles(codes);
     vf v;
 #if LANES >= 8
     vf table;

@@ -1,10 +1,13 @@
 /* The row primitives of struct k_isa, written once over a vector of LANES floats.
  *
- * Included by each isa_NAME.c after it has defined LANES (4, 8 or 16), TILE_M, vf_fma(a, b, c)
- * and vf_fold(v) (the sum of the vector's quarters or halves as a v4). Everything else uses the
- * compiler's vector extension, so one text serves every instruction set. */
+ * Included by each isa_NAME.c after it has defined LANES (4, 8 or 16), TILE_M and
+ *     vf_fma(a, b, c)   a*b + c
+ *     vf_fold(v)        the sum of the vector's halves or quarters, as a v4
+ *     vu_widen8(b)      the first LANES bytes as u32; vu_widen16, vu_narrow16: u16 and back
+ * Everything else uses the compiler's vector extension, so one text serves every instruction
+ * set. OWN_GROUPS is defined where the file has its own group_e4m3 and group_e2m1. */
 #ifndef LANES
-#error "define LANES, TILE_M, vf_fma and vf_fold first"
+#error "define LANES, TILE_M and the primitives first"
 #endif
 
 #include <math.h>
@@ -391,16 +394,29 @@ INLINE void expand_e2m1(const uint8_t *codes, size_t g, size_t size, float scale
         put(dst, to, j, vf_from_e2m1(codes + j / 2) * vf_all(scale));
 }
 
+#ifndef OWN_GROUPS
+/* 32 values with one E8M0 scale, to bf16. */
+INLINE void group_e4m3(const uint8_t *codes, const uint8_t *scale, uint16_t *y)
+{
+    expand_e4m3(codes, scale, 32, y, TO_BF16);
+}
+
+INLINE void group_e2m1(const uint8_t *codes, const uint8_t *scale, uint16_t *y)
+{
+    expand_e2m1(codes, 0, 32, k_e8m0_to_f32(*scale), y, TO_BF16);
+}
+#endif
+
 static void expand(const struct k_weight *w, size_t o, uint16_t *y)
 {
     size_t n = w->n_in;
     const uint8_t *data = w->data;
     if (w->type == K_W_FP8_32X32) {
-        expand_e4m3(data + o * n, w->scale + o / 32 * (n / 32), n, y, TO_BF16);
-    } else if (w->type == K_W_FP4_1X32) {
-        const uint8_t *scale = w->scale + o * (n / 32);
         for (size_t g = 0; g < n / 32; g++)
-            expand_e2m1(data + o * (n / 2), g, 32, k_e8m0_to_f32(scale[g]), y, TO_BF16);
+            group_e4m3(data + o * n + g * 32, w->scale + o / 32 * (n / 32) + g, y + g * 32);
+    } else if (w->type == K_W_FP4_1X32) {
+        for (size_t g = 0; g < n / 32; g++)
+            group_e2m1(data + o * (n / 2) + g * 16, w->scale + o * (n / 32) + g, y + g * 32);
     } else {
         memcpy(y, data + o * n * 2, n * 2);
     }

@@ -1,5 +1,6 @@
 /* Sixteen lanes and 32 registers: what the AVX-512 files share. */
 #include <immintrin.h>
+#include <stdbool.h>
 
 #define LANES 16
 #define TILE_M 4
@@ -17,4 +18,90 @@ INLINE v4 vf_fold(vf v)
     return (v4)_mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
+INLINE vu vu_widen8(v16b b)
+{
+    return (vu)_mm512_cvtepu8_epi32((__m128i)b);
+}
+
+INLINE vu vu_widen16(vh h)
+{
+    return (vu)_mm512_cvtepu16_epi32((__m256i)h);
+}
+
+INLINE vh vu_narrow16(vu u)
+{
+    return (vh)_mm512_cvtepi32_epi16((__m512i)u);
+}
+
+/* Weights go straight to bf16 bits, 32 at a time: a power-of-two scale is an addition to the
+ * exponent field. That holds while every result is a normal bf16; other scales (the caller's
+ * test) take the way through f32. */
+INLINE bool scale_is_plain(uint8_t scale)
+{
+    return scale >= 10 && scale <= 246;
+}
+
+INLINE __m512i scaled(__m512i bf16, uint8_t scale)
+{
+    __m512i add = _mm512_set1_epi16((int16_t)((scale - 127) * 128));
+    return _mm512_add_epi16(bf16, add);
+}
+
+/* 32 E4M3 codes; scale_is_plain(scale) */
+INLINE __m512i bf16_from_e4m3(__m256i codes, uint8_t scale)
+{
+    const __m512i small = _mm512_castsi128_si512(
+        _mm_setr_epi16(/* k * 2^-9 */
+                       0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60));
+    __m512i c = _mm512_cvtepu8_epi16(codes);
+    __m512i magnitude = _mm512_and_si512(c, _mm512_set1_epi16(0x7f));
+    __m512i v = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), _mm512_set1_epi16(120 * 128));
+    v = _mm512_mask_permutexvar_epi16(
+        v, _mm512_cmplt_epu16_mask(magnitude, _mm512_set1_epi16(8)), magnitude, small);
+    v = _mm512_maskz_mov_epi16(_mm512_test_epi16_mask(magnitude, magnitude), scaled(v, scale));
+    v = _mm512_mask_mov_epi16(v, _mm512_cmpeq_epi16_mask(magnitude, _mm512_set1_epi16(0x7f)),
+                              _mm512_set1_epi16(0x7fc0));
+    return _mm512_or_si512(
+        v, _mm512_slli_epi16(_mm512_andnot_si512(_mm512_set1_epi16(0x7f), c), 8));
+}
+
+/* 32 E2M1 codes from 16 bytes; scale_is_plain(scale) */
+INLINE __m512i bf16_from_e2m1(__m128i pairs, uint8_t scale)
+{
+    const __m512i table = _mm512_castsi256_si512(
+        _mm256_setr_epi16(0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
+                          (int16_t)0x8000, (int16_t)0xbf00, (int16_t)0xbf80, (int16_t)0xbfc0,
+                          (int16_t)0xc000, (int16_t)0xc040, (int16_t)0xc080, (int16_t)0xc0c0));
+    __m256i bytes = _mm256_cvtepu8_epi16(pairs); /* ..hi.lo. in 16 bits */
+    bytes = _mm256_or_si256(_mm256_and_si256(bytes, _mm256_set1_epi16(15)),
+                            _mm256_slli_epi16(_mm256_srli_epi16(bytes, 4), 8));
+    __m512i c = _mm512_cvtepu8_epi16(bytes);
+    __m512i v = _mm512_permutexvar_epi16(c, table);
+    return _mm512_mask_mov_epi16(v, _mm512_test_epi16_mask(c, _mm512_set1_epi16(7)),
+                                 scaled(v, scale));
+}
+
+#define OWN_GROUPS
+INLINE void group_e4m3(const uint8_t *codes, const uint8_t *scale, uint16_t *y);
+INLINE void group_e2m1(const uint8_t *codes, const uint8_t *scale, uint16_t *y);
+
 #include "kernels/isa_rows.h"
+
+INLINE void group_e4m3(const uint8_t *codes, const uint8_t *scale, uint16_t *y)
+{
+    if (scale_is_plain(*scale))
+        _mm512_storeu_si512(
+            y,
+            bf16_from_e4m3(_mm256_loadu_si256((const __m256i *)(const void *)codes), *scale));
+    else
+        expand_e4m3(codes, scale, 32, y, TO_BF16);
+}
+
+INLINE void group_e2m1(const uint8_t *codes, const uint8_t *scale, uint16_t *y)
+{
+    if (scale_is_plain(*scale))
+        _mm512_storeu_si512(
+            y, bf16_from_e2m1(_mm_loadu_si128((const __m128i *)(const void *)codes), *scale));
+    else
+        expand_e2m1(codes, 0, 32, k_e8m0_to_f32(*scale), y, TO_BF16);
+}

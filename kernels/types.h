@@ -15,8 +15,7 @@
 extern "C" {
 #endif
 
-/* Largest values that fixed arrays inside the kernels allow for; the engine checks its config.
- */
+/* Largest values that fixed arrays in the kernels allow for; the engine checks its config. */
 #define K_MAX_HC 8     /* residual streams */
 #define K_MAX_RATIO 8  /* tokens of one compressed row */
 #define K_MAX_TOP_K 32 /* experts per token */
@@ -30,8 +29,7 @@ enum k_round {
                 inputs (model.md section 3, "Activation quantisation"); n_in % 32 == 0 */
 };
 
-/* How a weight matrix [n_out][n_in] is stored; every value expands exactly to bf16 (K_F32
- * apart). */
+/* How a weight matrix [n_out][n_in] is stored. Every value but K_W_F32's is exactly a bf16. */
 enum k_type {
     K_W_F32,       /* f32, row-major */
     K_W_BF16,      /* bf16, row-major */

@@ -173,6 +173,40 @@ static void test_nan_and_strides(void **state)
     weight_free(&w);
 }
 
+/* Every code under every scale, read out by unit vectors. */
+static void test_all_codes(void **state)
+{
+    (void)state;
+    float unit[32 * 32] = {0}, row[32], y[32 * 8];
+    uint8_t codes[256], scale[8];
+    for (size_t i = 0; i < 32; i++)
+        unit[i * 33] = 1;
+    for (unsigned i = 0; i < 256; i++)
+        codes[i] = (i & 0x7f) == 0x7f ? 0 : (uint8_t)i;
+    for (unsigned s = 0; s < 255; s++)
+        for (size_t t = 2; t < 4; t++) {
+            memset(scale, (int)s, sizeof scale);
+            struct k_weight w = {types[t], 8, 32, 1, codes, scale, NULL};
+            for (size_t b = 0; b < n_backends; b++) {
+                run(&backends[b], (struct k_linear){.w = &w, .x = unit, .n = 32}, y);
+                for (size_t o = 0; o < 8; o++) {
+                    k_expand_row(&w, o, row);
+                    for (size_t i = 0; i < 32; i++)
+                        if (isfinite(row[i])) /* infinities times 0 spoil their row */
+                            assert_true(y[i * 8 + o] == (b ? k_bf16(row[i]) : row[i]) ||
+                                        s > 240);
+                }
+            }
+        }
+    memset(codes, 0, sizeof codes);
+    codes[5] = 0x7f, codes[37] = 0xff, codes[64] = 1, scale[0] = 127;
+    struct k_weight nan = {K_W_FP8_32X32, 3, 32, 1, codes, scale, NULL};
+    for (size_t b = 0; b < n_backends; b++) {
+        run(&backends[b], (struct k_linear){.w = &nan, .x = unit, .n = 1}, y);
+        assert_true(isnan(y[0]) && isnan(y[1]) && !isnan(y[2]));
+    }
+}
+
 static void test_isa_names(void **state)
 {
     (void)state;
@@ -190,7 +224,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shapes),           cmocka_unit_test(test_odd_inner),
         cmocka_unit_test(test_roundings_matter), cmocka_unit_test(test_nan_and_strides),
-        cmocka_unit_test(test_isa_names),
+        cmocka_unit_test(test_all_codes),        cmocka_unit_test(test_isa_names),
     };
     backends_open();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
