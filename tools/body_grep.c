@@ -21,6 +21,8 @@
 #define SHOWN_BYTES 400        /* of a matching line */
 #define MAX_FILES 200000
 #define MAX_DEPTH 64
+#define MAX_NESTING 64
+#define MAX_STATES 20000
 #define MAX_MEMORY_BYTES (1ULL << 30) /* a hostile expression can ask for any amount */
 
 struct grep {
@@ -161,6 +163,64 @@ static void search_folder(struct grep *g, int fd, const char *prefix, int depth)
         free(list);
 }
 
+/* ---- the pattern ---- */
+
+/* Moves past a bracket expression; p is behind its '['. */
+static const char *skip_bracket(const char *p)
+{
+    p += *p == '^';
+    p += *p == ']';
+    while (*p && *p != ']')
+        p++;
+    return *p ? p + 1 : p;
+}
+
+/* Reads the larger number of "{m,n}"; p is behind the '{'. */
+static double repetitions(const char **p)
+{
+    double most = 1;
+    while (**p && **p != '}') {
+        char *end;
+        double n = (double)strtoul(*p, &end, 10);
+        *p = end > *p ? end : *p + 1;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+/* About how many states the compiled expression has: regcomp() unrolls {m,n}, and nested ones
+ * multiply. -1 when groups are nested too deep. */
+static double count_states(const char *p)
+{
+    double sums[MAX_NESTING] = {0}, last = 0;
+    size_t depth = 0;
+    while (*p) {
+        char c = *p++;
+        if (c == '(') {
+            if (++depth == MAX_NESTING)
+                return -1;
+            sums[depth] = last = 0;
+        } else if (c == ')' && depth > 0) {
+            last = sums[depth--] + 1;
+            sums[depth] += last;
+        } else if (c == '{') {
+            double n = repetitions(&p);
+            sums[depth] += last * (n - 1);
+            last *= n;
+        } else if (!strchr("*+?|^$", c)) {
+            if (c == '[')
+                p = skip_bracket(p);
+            else if (c == '\\' && *p)
+                p++;
+            last = 1;
+            sums[depth] += last;
+        }
+    }
+    for (; depth > 0; depth--)
+        sums[depth - 1] += sums[depth];
+    return sums[0];
+}
+
 static int compile(struct grep *g, const char *pattern)
 {
     char why[128];
@@ -171,6 +231,9 @@ static int compile(struct grep *g, const char *pattern)
             fold(g->needle, pattern, g->needle_len);
         return g->needle ? 0 : body_fail("no memory");
     }
+    double n_states = count_states(pattern);
+    if (n_states < 0 || n_states > MAX_STATES)
+        return body_fail("pattern: too large: nested too deep, or too many repetitions");
     int rc = regcomp(&g->regex, pattern, REG_EXTENDED | (g->ignore_case ? REG_ICASE : 0));
     if (rc == 0)
         return 0;
