@@ -144,10 +144,12 @@ static enum err send(struct chat_parser *p, enum chat_event_kind kind, uint32_t 
 static enum err send_text(struct chat_parser *p, enum chat_event_kind kind, const struct buf *b,
                           size_t *sent, bool all, struct error *e)
 {
-    size_t end = all ? b->len : b->len - utf8_open_tail(b->data + *sent, b->len - *sent);
-    size_t from = *sent;
-    *sent = end;
-    return end == from ? OK : send(p, kind, 0, b->data + from, end - from, e);
+    const uint8_t *news = (const uint8_t *)buf_str(b) + *sent;
+    size_t n = b->len - *sent;
+    if (!all)
+        n -= utf8_open_tail(news, n);
+    *sent += n;
+    return n ? send(p, kind, 0, news, n, e) : OK;
 }
 
 static enum err send_texts(struct chat_parser *p, bool all, struct error *e)

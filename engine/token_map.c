@@ -134,7 +134,7 @@ static enum err keys_number(struct keys *k, const struct buf *key, uint32_t *out
     size_t i = fnv1a(key->data, key->len) & k->mask;
     for (; k->slots[i].number != TOKEN_NONE; i = (i + 1) & k->mask)
         if (k->slots[i].len == key->len &&
-            !memcmp(k->bytes.data + k->slots[i].off, buf_str(key), key->len)) {
+            !memcmp(buf_str(&k->bytes) + k->slots[i].off, buf_str(key), key->len)) {
             *out = k->slots[i].number;
             return OK;
         }

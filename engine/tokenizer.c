@@ -293,7 +293,7 @@ enum err tokenizer_encode_special(const struct tokenizer *t, const void *bytes, 
 {
     AUTO(bpe_scratch) struct bpe_scratch s = {0};
     size_t before = out->n;
-    enum err rc = encode_special(t, &s, bytes, n, out, e);
+    enum err rc = !n ? OK : encode_special(t, &s, bytes, n, out, e);
     if (rc)
         out->n = before;
     return rc;
