@@ -1,0 +1,25 @@
+/* One run of a daemon tool, watched by the loop: three descriptors and a timer (tools/tools.h).
+ * Loop thread. */
+#ifndef AGENTD_TOOL_WATCH_H
+#define AGENTD_TOOL_WATCH_H
+
+#include <uv.h>
+
+#include "base/clock.h"
+#include "tools/tools.h"
+
+struct tool_watch;
+
+/* Starts the call and watches it. `done` runs once, from the loop, with the result to take (it is
+ * finished after the call); the watch is gone then. Errors of tool_run_start, ERR_IO, ERR_NOMEM:
+ * nothing runs. */
+NODISCARD enum err tool_watch_start(uv_loop_t *loop, const struct clock *clock,
+                                    struct tools *tools, const struct tool_call *call,
+                                    void (*done)(void *user, struct tool_result *r), void *user,
+                                    struct tool_watch **out, struct error *e);
+/* Kills the tool; `done` follows. */
+void tool_watch_cancel(struct tool_watch *w);
+/* Kills the tool and forgets it; `done` does not follow. */
+void tool_watch_drop(struct tool_watch *w);
+
+#endif

@@ -1,0 +1,220 @@
+/* Input segments: text, tool results and notes become ids, on the store's thread, in the same job
+ * that commits them. So a long text delays other commits and nothing else, and the tape's end
+ * that it was built for is the one it is appended to. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "agentd/turn_internal.h"
+#include "base/json.h"
+#include "sessions/store.h"
+
+#define MAX_SEGMENT_BYTES ((size_t)64 << 20)
+#define MAX_SEGMENT_IDS ((size_t)32 << 20)
+
+/* ---- how the tape ends -------------------------------------------------------------------- */
+
+static enum err look_at_end(struct input_build *b, struct store *st, const char *session,
+                            struct error *e)
+{
+    AUTO(tape) struct tape t = {0};
+    enum err rc = tape_load(st, session, &t, e);
+    const struct chat_ids *ids = &b->daemon->chat;
+
+    if (rc)
+        return rc;
+    if (t.damaged)
+        return err_set(e, ERR_CORRUPT, "session %s is damaged: it can only be read", session);
+    b->length = t.view.n_ids;
+    b->end = (struct tape_end){.is_known = true};
+    if (t.view.n_ids == 0)
+        return OK;
+    const struct segment *last = &t.view.segments[t.view.n_segments - 1];
+    if (last->kind == SEGMENT_INPUT) { /* the run never began */
+        b->end.run_cut = true;
+        b->end.thinking_open = b->config->thinking;
+        return OK;
+    }
+    b->end.run_cut = t.ids[t.view.n_ids - 1] != ids->eos;
+    b->end.thinking_open = b->config->thinking;
+    for (uint64_t i = last->start; i < t.view.n_ids; i++)
+        if (t.ids[i] == ids->think_end)
+            b->end.thinking_open = false;
+    return OK;
+}
+
+/* ---- a turn that was left unfinished ------------------------------------------------------ */
+
+/* Only after a tape commit that failed: the row says unfinished, and no turn is live. */
+struct leftover {
+    bool found;
+    char id[TAPE_ID_CAP];
+    uint32_t step;
+    uint64_t forced_next;
+};
+
+static bool take_leftover(void *user, const char *session, const struct tape_turn *t)
+{
+    struct leftover *l = user;
+
+    (void)session;
+    l->found = true;
+    snprintf(l->id, sizeof(l->id), "%s", t->id);
+    l->step = t->step;
+    l->forced_next = t->forced_next;
+    return false;
+}
+
+static enum err close_leftover(struct commit *c, struct store *st, struct error *e)
+{
+    struct leftover l = {0};
+    AUTO(tape) struct tape t = {0};
+    struct tape_segment seg = {0};
+    enum err rc = tape_unfinished(st, c->session->id, take_leftover, &l, e);
+
+    if (rc || !l.found || (rc = tape_load(st, c->session->id, &t, e)))
+        return rc;
+    struct tape_turn row = {.id = l.id, .step = l.step, .forced_next = l.forced_next,
+                            .state = "idle", .reason = "failed", .finished = true};
+    struct tape_commit close = {.session = c->session->id, .turn = &row};
+    if (t.view.n_segments && t.tape_segments[t.view.n_segments - 1].open) {
+        seg = t.tape_segments[t.view.n_segments - 1];
+        seg.open = false;
+        seg.seg.len = t.view.n_ids - seg.seg.start;
+        close.segments = &seg;
+        close.n_segments = 1;
+    }
+    return tape_commit(st, &close, NULL, e);
+}
+
+/* ---- results ------------------------------------------------------------------------------ */
+
+/* Adds results of the last turn's calls that are not on the tape: it was cancelled, or this is a
+ * fork that left before they were put there. */
+struct open_results {
+    struct chat_segment *segment;
+    struct commit *commit;
+    enum err rc;
+    struct error *error;
+};
+
+static bool add_open_result(void *user, const struct tape_call *call)
+{
+    struct open_results *o = user;
+
+    if (call->ingested)
+        return true;
+    struct tape_call row = *call;
+    bool has = !call_is_open(call->status) && call->result;
+    const void *text = has ? call->result : INTERRUPTED_TEXT;
+    size_t n = has ? call->n_result : sizeof(INTERRUPTED_TEXT) - 1;
+    if ((o->rc = chat_segment_tool_result(o->segment, text, n, o->error)))
+        return false;
+    row.ingested = true;
+    if (!has) {
+        row.status = CALL_INTERRUPTED;
+        row.is_error = true;
+        row.result = text;
+        row.n_result = n;
+    }
+    commit_call(o->commit, &row);
+    return true;
+}
+
+static bool take_id(void *user, const char *session, const struct tape_turn *t)
+{
+    (void)session;
+    snprintf(user, TAPE_ID_CAP, "%s", t->id);
+    return true;
+}
+
+static enum err add_open_results(struct chat_segment *seg, struct commit *c, struct store *st,
+                                 struct error *e)
+{
+    char turn[TAPE_ID_CAP] = "";
+    struct open_results o = {.segment = seg, .commit = c, .error = e};
+    enum err rc = tape_turn(st, c->session->id, NULL, take_id, turn, e);
+
+    if (rc == ERR_NOTFOUND)
+        return OK;
+    if (!rc)
+        rc = tape_calls(st, c->session->id, turn, false, add_open_result, &o, e);
+    return rc ? rc : o.rc;
+}
+
+static enum err add_results(struct chat_segment *seg, const struct tool_step *ts,
+                            struct error *e)
+{
+    enum err rc = OK;
+
+    for (size_t i = 0; i < ts->n_calls && !rc; i++)
+        rc = chat_segment_tool_result(seg, ts->calls[i].result, ts->calls[i].n_result, e);
+    if (!rc && ts->note)
+        rc = chat_segment_note(seg, ts->note, strlen(ts->note), e);
+    return rc;
+}
+
+/* ---- the segment -------------------------------------------------------------------------- */
+
+static enum err open_tape(struct chat_segment *seg, const struct input_build *b, struct error *e)
+{
+    const struct json_limits limits = {.max_bytes = SESSION_CONFIG_MAX, .max_depth = 128};
+    json_auto_t *config = NULL; /* our own copy: json_t counts are not for two threads */
+    enum err rc = json_parse(b->config->text, strlen(b->config->text), &limits, &config, e);
+
+    if (rc)
+        return rc;
+    struct chat_setup setup = {.effort = b->config->effort,
+                               .system = b->config->system,
+                               .system_len = b->config->system ? strlen(b->config->system) : 0,
+                               .tools = json_object_get(config, "functions")};
+    return chat_segment_open(seg, &setup, e);
+}
+
+static enum err build(struct commit *c, struct store *st, struct ids *out, struct error *e)
+{
+    struct input_build *b = c->user;
+    AUTO(chat_segment)
+    struct chat_segment seg =
+        CHAT_SEGMENT_INIT(&b->daemon->chat, b->config->thinking, MAX_SEGMENT_BYTES);
+    enum err rc = OK;
+
+    if (b->length == 0)
+        rc = open_tape(&seg, b, e);
+    else if (b->end.run_cut)
+        rc = chat_segment_close_run(&seg, b->end.thinking_open, e);
+    if (!rc)
+        rc = b->results ? add_results(&seg, b->results, e) : add_open_results(&seg, c, st, e);
+    if (!rc && b->user)
+        rc = chat_segment_user(&seg, b->user, b->n_user, e);
+    return rc ? rc : chat_segment_finish(&seg, b->daemon->model->tokenizer, out, e);
+}
+
+enum err turn_prepare_input(struct commit *c, struct store *st, struct error *e)
+{
+    struct input_build *b = c->user;
+    AUTO(ids) struct ids ids = IDS_INIT(MAX_SEGMENT_IDS);
+    enum err rc = OK;
+
+    if (!b->results)
+        rc = close_leftover(c, st, e);
+    if (!rc && !b->end.is_known)
+        rc = look_at_end(b, st, c->session->id, e);
+    if (rc || (rc = build(c, st, &ids, e)))
+        return rc;
+    if (b->length + ids.n >= b->daemon->model->max_tokens)
+        return err_set(e, ERR_LIMIT,
+                       "context: %llu tokens and %zu new ones, the model takes %llu",
+                       (unsigned long long)b->length, ids.n,
+                       (unsigned long long)b->daemon->model->max_tokens);
+    b->n_input = ids.n;
+    c->c.position = b->length;
+    commit_ids(c, ids.v, ids.n);
+    commit_segment(c, &(struct tape_segment){.seg = {.start = b->length,
+                                                     .len = ids.n,
+                                                     .kind = SEGMENT_INPUT,
+                                                     .mode = b->config->mode}});
+    commit_segment(c, &(struct tape_segment){.seg = {.start = b->length + ids.n,
+                                                     .kind = SEGMENT_GENERATED},
+                                             .open = true});
+    return OK;
+}

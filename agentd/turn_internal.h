@@ -1,0 +1,261 @@
+/* What the files of the turn machine share. Included by turn*.c and their tests only. */
+#ifndef AGENTD_TURN_INTERNAL_H
+#define AGENTD_TURN_INTERNAL_H
+
+#include "agentd/commit.h"
+#include "agentd/daemon.h"
+#include "agentd/engine_thread.h"
+#include "agentd/events.h"
+#include "agentd/ledger.h"
+#include "agentd/peer.h"
+#include "agentd/saver.h"
+#include "agentd/seq_job.h"
+#include "agentd/live.h"
+#include "agentd/turn.h"
+#include "base/ulid.h"
+#include "engine/chat_parser.h"
+#include "engine/ids.h"
+
+enum turn_phase {
+    TURN_ACCEPT,
+    TURN_RESTORE,
+    TURN_FEED,
+    TURN_RUN,
+    TURN_STEP,
+    TURN_TOOLS,
+    TURN_RESULTS,
+    TURN_END,
+    TURN_OVER,
+    TURN_PHASES
+};
+
+/* Tokens on the tape that the sequence has not computed, with the segments they are in. */
+struct feed {
+    uint32_t *ids; /* of tape positions [first, end) */
+    uint64_t first, end;
+    struct tape_segment *segments; /* of these positions; the first may begin before `first` */
+    size_t n_segments, at;         /* at: the one in work */
+    uint64_t t0_ns;
+};
+
+/* One generated run, from its boundary on the tape to its commit. */
+struct run {
+    uint64_t start;             /* tape position */
+    struct chat_parser *parser;
+    struct ids ids;             /* on the tape, sampled, or forced */
+    size_t n_known;             /* ids[0..n_known) happened: fed to the parser */
+    size_t n_flushed;           /* of these, sent to the tape */
+    size_t n_before;            /* of these, on the tape before this process */
+    bool flushing;              /* such a commit is under way */
+    bool is_forced;             /* ids holds all of the run from the start */
+    bool has_digest;            /* digest is that of the whole run */
+    bool settling;              /* the last ids are being computed after a stop */
+    enum end_reason end;
+    uint64_t shown[2];          /* bytes of UTF-8 sent as deltas: reasoning, assistant */
+    uint64_t t0_ns, t_first_ns; /* queued; first token (0: none yet) */
+    struct seq_digest digest;
+};
+
+struct tool_watch;
+
+/* One call of a step, until its result is on the tape. */
+struct step_call {
+    struct turn *turn;
+    char id[TAPE_ID_CAP];
+    char *name, *arguments;
+    uint32_t index;
+    enum call_status status;
+    bool is_error;
+    bool is_client;     /* answered by tool/result */
+    bool wants_approval;
+    char *result;       /* bytes for the model; owned */
+    size_t n_result;
+    char *spill;
+    uint64_t spill_bytes;
+    struct tool_watch *watch; /* running here */
+    uv_timer_t *deadline;     /* of an approval or a client's answer; freed by its close */
+    bool committing;          /* a commit of this call is under way */
+    bool committed;           /* the outcome is durable */
+};
+
+struct tool_step {
+    uint32_t step;
+    struct step_call *calls;
+    size_t n_calls;
+    char *note;     /* of the loop guard, for the model; NULL: none */
+    bool stop_loop; /* the loop guard ends the turn instead of running these */
+    bool opening;   /* the calls are being begun */
+    uint64_t t0_ns;
+};
+
+/* Identical calls in a row, over the steps of a turn. */
+struct loop_guard {
+    uint8_t last[32]; /* digest of name and arguments */
+    uint32_t n;
+};
+
+struct forced_runs {
+    struct ids *runs; /* ids of each, EOS at the end */
+    size_t n;
+};
+
+struct restore;
+
+#define NO_RUN UINT64_MAX
+
+struct turn {
+    struct live *session;
+    enum turn_phase phase;
+    char id[ULID_CHARS + 1];
+    uint32_t step;         /* model steps done */
+    uint64_t tape_start;   /* tape length before the prompt */
+    uint64_t decoded;      /* in runs that are done */
+    /* For the ledger: tokens below `history` were computed before (by a process that is gone),
+     * those below `durable` are in a state commit; `counted` is how far the ledger is. */
+    uint64_t history, durable, counted;
+    struct forced_runs forced;
+    uint64_t forced_next;
+    uint64_t open_run;     /* start of the generated segment that is open on the tape, or NO_RUN */
+    char *client_message;  /* of the prompt, NULL: none */
+    uint64_t receipt_seq;
+    struct request *request; /* session/prompt, until it is answered */
+    const char *was;         /* the session's reason before */
+    struct input_build *build; /* of the commit under way */
+    bool recovered;        /* it began in a process that is gone */
+    bool cancelled;        /* asked to stop */
+    bool failed;           /* has to stop, see error */
+    struct error error;
+    bool engine_busy;      /* work is queued on the sequence: an ENGINE_DONE will come */
+    bool input_waits;      /* FEED waits for saver_holds_input to end */
+
+    struct restore *restore;
+    struct feed feed;
+    struct run *run;
+    struct tool_step *tools;
+    struct loop_guard guard;
+    struct seq_job job; /* the one engine job that is outstanding */
+
+    struct tape_segment *digests; /* completed segments whose digest is not on the tape yet */
+    size_t n_digests;
+
+    struct ledger ledger;
+    uint64_t created_ns;
+    uint64_t progress_ns; /* last session/progress */
+};
+
+/* ---- turn.c ------------------------------------------------------------------------------- */
+
+/* A turn in phase ACCEPT (or, for a recovered one, about to RESTORE), hung into its session. */
+struct turn *turn_new(struct live *s, const char *id);
+void turn_free(struct turn *t);
+/* The only place where a phase changes; asserts that the move is in the table. Sets the public
+ * state with it. */
+void turn_move(struct turn *t, enum turn_phase to);
+bool turn_may_move(enum turn_phase from, enum turn_phase to);
+/* Whether the turn has to stop; then its end is on its way. To be asked at every step of the
+ * machine before it goes on, with nothing in flight. */
+bool turn_stops(struct turn *t);
+/* Remembers the error; the turn stops as soon as the engine is done with what it has. */
+void turn_fail(struct turn *t, enum err rc, const struct error *e);
+/* The last commit is durable (or cannot be): idle from now on. Frees t. */
+void turn_over(struct turn *t, const char *reason);
+/* Brings state into memory if need be, then computes what the tape has. */
+void turn_go(struct turn *t);
+/* Adds what a finished turn leaves on the tape: usage, state, turn row. */
+void turn_commit_end(struct turn *t, struct commit *c, const char *reason);
+/* The turn's row, unfinished, as it is now. */
+void turn_commit_row(struct turn *t, struct commit *c);
+void turn_commit_digests(struct turn *t, struct commit *c);
+void turn_keep_digest(struct turn *t, const struct tape_segment *seg,
+                      const struct seq_digest *digest);
+void turn_progress(struct turn *t, const char *phase, uint64_t done, uint64_t total,
+                   uint64_t t0_ns);
+/* "<turn>.<step>.<what>": the same again after a crash. out: TAPE_ID_CAP bytes. */
+void turn_item_id(const struct turn *t, uint32_t step, const char *what, char *out);
+
+/* Runs of params.forced (as sent, or as stored: {ids}). ERR_INVAL names the entry. */
+enum err turn_read_forced(struct turn *t, const json_t *list, struct error *e);
+
+/* ---- turn_input.c (store's thread, as commit.prepare) -------------------------------------- */
+
+/* What building an input segment needs, plain and constant: made by the loop, read by the store's
+ * thread. */
+struct input_build {
+    const struct daemon *daemon;         /* model, chat: constant */
+    const struct session_config *config; /* plain fields and text only */
+    const char *user;                    /* text of the prompt, NULL: none */
+    size_t n_user;
+    const struct tool_step *results; /* of this step; NULL: look for calls left open */
+    struct tape_end end;             /* how the tape ends; looked up if not known */
+    uint64_t length;                 /* tape length; looked up with it */
+    uint64_t n_input;                /* out: tokens of the input segment */
+};
+/* commit.user is a struct input_build. */
+enum err turn_prepare_input(struct commit *c, struct store *st, struct error *e);
+
+/* ---- turn_restore.c ----------------------------------------------------------------------- */
+
+void turn_restore(struct turn *t);
+void turn_restore_cancel(struct turn *t);
+void turn_restore_on_engine(struct turn *t, const struct engine_note *n);
+void restore_free(struct restore *r);
+
+/* ---- turn_feed.c -------------------------------------------------------------------------- */
+
+/* Takes ids and segments of `tape` from the computed position on; the tape may be freed. */
+NODISCARD enum err feed_from_tape(struct turn *t, const struct tape *tape, struct error *e);
+/* The same from a commit that has just put them there. */
+NODISCARD enum err feed_from_commit(struct turn *t, const struct commit *c, struct error *e);
+void feed_fini(struct feed *f);
+/* Reads the tape first if the sequence is behind what feed holds. */
+void turn_feed(struct turn *t);
+void turn_feed_on_engine(struct turn *t, const struct engine_note *n);
+void turn_feed_on_saver(struct turn *t);
+
+/* Puts what was computed since the last call into the ledger. */
+void turn_count(struct turn *t, uint64_t position, enum segment_kind new_kind);
+void turn_save_midway(struct turn *t, uint64_t input_end);
+
+/* ---- turn_run.c --------------------------------------------------------------------------- */
+
+/* A run that begins at `start`; the n ids are on the tape already (after a restart). */
+void turn_run(struct turn *t, uint64_t start, const uint32_t *ids, size_t n);
+void turn_run_on_engine(struct turn *t, const struct engine_note *n);
+void run_free(struct run *r);
+/* Appends the ids that are not on the tape yet. */
+void run_commit_ids(struct turn *t, struct commit *c);
+void run_repeat_deltas(const struct turn *t, struct subscription *to);
+
+/* ---- turn_step.c -------------------------------------------------------------------------- */
+
+/* The run is done: commits it and everything that follows from it. */
+void turn_step(struct turn *t);
+
+/* ---- turn_tools.c ------------------------------------------------------------------------- */
+
+/* The calls of a run, checked, none begun; NULL when out of memory. */
+struct tool_step *tool_step_new(struct turn *t);
+void tool_step_free(struct tool_step *ts);
+/* The same from the tape, after a restart: open calls become interrupted or wait again. */
+void turn_tools(struct turn *t);
+void turn_tools_cancel(struct turn *t);
+void turn_tools_abandon(struct turn *t);
+/* Fills call i as a call record. */
+void step_call_record(const struct turn *t, const struct step_call *c, struct tape_call *out);
+/* The items of call and result. */
+void step_call_event(struct turn *t, struct commit *c, const struct step_call *call);
+void step_result_event(struct turn *t, struct commit *c, const struct step_call *call);
+/* Gives a call its outcome; bytes are copied. */
+void step_call_set(struct step_call *c, enum call_status status, bool is_error,
+                   const void *bytes, size_t n);
+/* Counts one call; the number of identical ones in a row, this one included. */
+uint32_t loop_guard_count(struct loop_guard *g, const char *name, const char *arguments);
+
+#define LOOP_NOTE 3 /* identical calls in a row that draw a note */
+#define LOOP_STOP 5 /* that stop the turn */
+
+#define INTERRUPTED_TEXT                                                                       \
+    "[interrupted: the daemon stopped while this call was running. Its outcome is unknown; it " \
+    "was not run again.]"
+
+#endif

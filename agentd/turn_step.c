@@ -1,0 +1,175 @@
+/* STEP: a run is done. One tape commit holds its last ids, its end, what it said, the calls it
+ * made and what becomes of each; so there is no moment in which a crash could show one without
+ * the other. A run without calls ends the turn in the same commit. */
+#include <string.h>
+
+#include "agentd/turn_internal.h"
+#include "base/fault.h"
+
+static const char *cut_reason(enum end_reason end)
+{
+    return end == END_LENGTH ? "length" : end == END_CANCELLED ? "cancelled" : "failed";
+}
+
+/* Why the turn ends with this run; NULL: its calls come next. */
+static const char *verdict(const struct turn *t)
+{
+    const struct run *r = t->run;
+    const struct session_config *cfg = t->session->config;
+
+    if (!chat_parser_saw_eos(r->parser))
+        return cut_reason(r->end);
+    if (t->tools && t->tools->n_calls > 0) {
+        if (t->tools->stop_loop)
+            return "loop";
+        return t->step + 1 >= cfg->max_steps ? "length" : NULL;
+    }
+    /* The model meant to call and nothing came of it: no ordinary end. */
+    return chat_parser_lost_calls(r->parser) ? "failed" : "end";
+}
+
+static void commit_text(struct turn *t, struct commit *c, const struct buf *text,
+                        const char *kind, const char *suffix)
+{
+    char id[TAPE_ID_CAP];
+
+    if (!text->len)
+        return;
+    turn_item_id(t, t->step, suffix, id);
+    commit_event(c, t->id, "item", id, kind,
+                 json_pack("{s:o}", "item", events_item(id, kind, text->data, text->len)));
+}
+
+/* Calls of a cut run are shown and have no record: they can never run, and no result of them ever
+ * comes. */
+static void commit_cut_calls(struct turn *t, struct commit *c)
+{
+    const struct chat_parser *p = t->run->parser;
+    char what[24], id[TAPE_ID_CAP];
+
+    for (uint32_t i = 0; i < chat_parser_n_calls(p); i++) {
+        const struct chat_call *call = chat_parser_call(p, i);
+        snprintf(what, sizeof(what), "c%u", i);
+        turn_item_id(t, t->step, what, id);
+        commit_event(c, t->id, "item", id, "tool_call",
+                     json_pack("{s:{s:s, s:s, s:s, s:o, s:s}}", "item", "id", id, "kind",
+                               "tool_call", "name", call->name, "arguments",
+                               events_text(call->arguments, call->arguments_len), "status",
+                               "not_run"));
+    }
+}
+
+static void commit_calls(struct turn *t, struct commit *c, const char *reason)
+{
+    static const char loop[] = "[not run: the same call was made " "5 times in a row, the turn was "
+                               "stopped]";
+    static const char limit[] = "[not run: the step limit of the turn was reached]";
+    struct tape_call record;
+
+    for (size_t i = 0; i < t->tools->n_calls; i++) {
+        struct step_call *call = &t->tools->calls[i];
+        if (reason && call_is_open(call->status)) {
+            bool is_loop = t->tools->stop_loop;
+            step_call_set(call, CALL_REJECTED, true, is_loop ? loop : limit,
+                          is_loop ? sizeof(loop) - 1 : sizeof(limit) - 1);
+        }
+        step_call_event(t, c, call);
+        step_call_record(t, call, &record);
+        commit_call(c, &record);
+        call->committed = !call_is_open(call->status);
+        if (call->committed)
+            step_result_event(t, c, call);
+    }
+}
+
+static void commit_run_end(struct turn *t, struct commit *c)
+{
+    struct run *r = t->run;
+    struct tape_segment seg = {
+        .seg = {.start = r->start, .len = r->n_known, .kind = SEGMENT_GENERATED}};
+
+    turn_commit_digests(t, c);
+    run_commit_ids(t, c);
+    if (r->has_digest) {
+        seg.has_digest = true;
+        seg.n_rows = r->digest.n_rows;
+        memcpy(seg.digest, r->digest.d, sizeof(seg.digest));
+    }
+    commit_segment(c, &seg);
+    commit_text(t, c, chat_parser_thinking(r->parser), "reasoning", "r");
+    commit_text(t, c, chat_parser_text(r->parser), "assistant", "a");
+}
+
+static void then(struct live *s, const struct commit *c)
+{
+    struct turn *t = s->turn;
+    const char *reason = c->user;
+
+    if (c->job.rc) {
+        turn_fail(t, c->job.rc, &c->job.error);
+        (void)turn_stops(t);
+        return;
+    }
+    run_free(t->run);
+    t->run = NULL;
+    t->open_run = NO_RUN;
+    if (reason) {
+        turn_over(t, reason);
+        return;
+    }
+    saver_start(s, 0); /* while the tools run */
+    if (!turn_stops(t))
+        turn_tools(t);
+}
+
+/* Several constant strings travel through void *. */
+static void *constant(const char *s)
+{
+    union {
+        const char *in;
+        void *out;
+    } u = {.in = s};
+    return u.out;
+}
+
+void turn_step(struct turn *t)
+{
+    struct run *r = t->run;
+    struct commit *c = commit_new(t->session);
+    bool has_calls = chat_parser_saw_eos(r->parser) && chat_parser_n_calls(r->parser) > 0;
+    struct error e;
+
+    turn_move(t, TURN_STEP);
+    if (has_calls)
+        t->tools = tool_step_new(t);
+    if (!c || (has_calls && !t->tools)) {
+        if (c)
+            commit_free(c);
+        turn_fail(t, err_set(&e, ERR_NOMEM, "end of a run"), &e);
+        (void)turn_stops(t);
+        return;
+    }
+    const char *reason = verdict(t);
+    commit_run_end(t, c);
+    if (t->tools)
+        commit_calls(t, c, reason);
+    else
+        commit_cut_calls(t, c);
+    t->step++;
+    if (r->is_forced)
+        t->forced_next++;
+    if (reason) {
+        if (strcmp(reason, "failed") == 0)
+            commit_event(c, t->id, "error", NULL, NULL,
+                         json_pack("{s:{s:s, s:s}}", "error", "kind", "format", "message",
+                                   "the model's output holds calls that cannot be read"));
+        turn_commit_end(t, c, reason);
+    } else {
+        commit_state(c, t->id, SESSION_TOOL, "");
+        turn_commit_row(t, c);
+    }
+    if (fault_point("turn.step"))
+        c->failed = err_set(&c->error, ERR_IO, "end of a run: fault");
+    c->user = constant(reason);
+    commit_submit(c, then);
+}

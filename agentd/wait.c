@@ -1,0 +1,178 @@
+#include "agentd/wait.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <uv.h>
+
+#include "agentd/daemon.h"
+#include "agentd/peer.h"
+#include "agentd/store_thread.h"
+
+/* ---- the answer --------------------------------------------------------------------------- */
+
+struct outcome {
+    struct job job;
+    struct request *request;
+    struct live *session; /* pinned */
+    char id[SESSION_ID_CAP], turn[TAPE_ID_CAP];
+    const char *state, *reason; /* when the waiting ended; a next turn may have begun since */
+    json_t *ledger; /* of the newest turn, or NULL */
+    json_t *text;   /* of its last assistant item, or NULL */
+};
+
+static bool take_turn(void *user, const char *session, const struct tape_turn *t)
+{
+    struct outcome *o = user;
+
+    (void)session;
+    snprintf(o->turn, sizeof(o->turn), "%s", t->id);
+    if (t->ledger)
+        o->ledger = json_loads(t->ledger, 0, NULL);
+    return true;
+}
+
+static bool take_text(void *user, const struct tape_event *ev)
+{
+    struct outcome *o = user;
+
+    if (!ev->kind || !ev->turn || !ev->json || strcmp(ev->kind, "assistant") != 0 ||
+        strcmp(ev->turn, o->turn) != 0)
+        return true;
+    json_t *j = json_loads(ev->json, 0, NULL);
+    json_decref(o->text);
+    o->text = json_incref(json_object_get(json_object_get(j, "item"), "text"));
+    json_decref(j);
+    return true;
+}
+
+static void outcome_run(struct job *j, void *ctx)
+{
+    struct outcome *o = (struct outcome *)j;
+
+    j->rc = tape_turn(ctx, o->id, NULL, take_turn, o, &j->error);
+    if (j->rc == ERR_NOTFOUND)
+        j->rc = OK; /* no turn yet */
+    else if (!j->rc)
+        j->rc = tape_items(ctx, o->id, take_text, o, &j->error);
+}
+
+static void outcome_done(struct job *j)
+{
+    struct outcome *o = (struct outcome *)j;
+    struct live *s = o->session;
+
+    if (j->rc) {
+        request_fail(o->request, j->rc, &j->error);
+    } else {
+        json_t *result = json_pack(
+            "{s:s, s:s, s:s, s:O, s:O}", "id", s->id, "state", o->state, "reason", o->reason,
+            "text",
+            o->text ? o->text : (o->text = json_string("")), "ledger",
+            o->ledger ? o->ledger : (o->ledger = json_object()));
+        if (s->resume.happened)
+            json_object_set_new(result, "resume", resume_json(&s->resume));
+        request_reply(o->request, result);
+    }
+    json_decref(o->ledger);
+    json_decref(o->text);
+    free(o);
+    live_unpin(s);
+}
+
+static void answer(struct request *r, struct live *s)
+{
+    struct outcome *o = calloc(1, sizeof(*o));
+    struct error e;
+
+    if (!o) {
+        request_fail(r, err_set(&e, ERR_NOMEM, "session/wait"), &e);
+        return;
+    }
+    o->job = (struct job){.run = outcome_run, .done = outcome_done};
+    o->request = r;
+    o->session = s;
+    o->state = live_state_name(s->state);
+    o->reason = s->state == SESSION_REQUIRES_ACTION ? o->state : s->reason;
+    memcpy(o->id, s->id, sizeof(o->id));
+    live_pin(s);
+    store_thread_submit(s->daemon->store, &o->job);
+}
+
+/* ---- waiting ------------------------------------------------------------------------------ */
+
+/* request.waits_in of a waiting request. */
+struct waiter {
+    uv_timer_t timer; /* timer.data = the waiter */
+    struct live *session;
+    struct request *request;
+};
+
+static void waiter_free(uv_handle_t *h)
+{
+    free(h->data);
+}
+
+/* Takes the request out of the session's list. */
+static void leave(struct request *r)
+{
+    struct waiter *w = r->waits_in;
+    struct request **link = &w->session->waiters;
+
+    while (*link != r)
+        link = &(*link)->next_waiting;
+    *link = r->next_waiting;
+    r->cancel = NULL;
+    r->waits_in = NULL;
+    live_pin(w->session);
+    live_unpin(w->session); /* it may have been the last hold */
+    uv_close((uv_handle_t *)&w->timer, waiter_free);
+}
+
+static void on_timeout(uv_timer_t *timer)
+{
+    struct waiter *w = timer->data;
+    struct request *r = w->request;
+    struct error e;
+
+    err_set(&e, ERR_TIMEOUT, "session %s is still %s", w->session->name,
+            live_state_name(w->session->state));
+    leave(r);
+    request_fail(r, ERR_TIMEOUT, &e);
+}
+
+void wait_begin(struct request *r, struct live *s, int64_t timeout_ms)
+{
+    struct error e;
+
+    if (s->state == SESSION_IDLE || s->state == SESSION_REQUIRES_ACTION) {
+        answer(r, s);
+        return;
+    }
+    struct waiter *w = calloc(1, sizeof(*w));
+    if (!w) {
+        request_fail(r, err_set(&e, ERR_NOMEM, "session/wait"), &e);
+        return;
+    }
+    uv_timer_init(s->daemon->loop, &w->timer);
+    w->timer.data = w;
+    w->session = s;
+    w->request = r;
+    r->waits_in = w;
+    r->cancel = leave;
+    r->next_waiting = s->waiters;
+    s->waiters = r;
+    if (timeout_ms >= 0)
+        uv_timer_start(&w->timer, on_timeout, (uint64_t)timeout_ms, 0);
+}
+
+void wait_wake(struct live *s)
+{
+    live_pin(s);
+    while (s->waiters) {
+        struct request *r = s->waiters;
+        leave(r);
+        answer(r, s);
+    }
+    live_unpin(s);
+}
