@@ -30,7 +30,8 @@ void commit_free(struct commit *c)
     live_unpin(s);
 }
 
-/* ---- appending ---------------------------------------------------------------------------- */
+/* ---- appending ----------------------------------------------------------------------------
+ */
 
 /* Room for one more in an array of *n objects of `size`; the array may move. NULL: failed. */
 static void *room(struct commit *c, void *array, size_t n, size_t *cap, size_t size)
@@ -110,8 +111,7 @@ void commit_event(struct commit *c, const char *turn, const char *type, const ch
     free(json);
 }
 
-void commit_state(struct commit *c, const char *turn, enum live_state state,
-                  const char *reason)
+void commit_state(struct commit *c, const char *turn, enum live_state state, const char *reason)
 {
     json_t *fields = json_pack("{s:s}", "state", live_state_name(state));
 
@@ -154,7 +154,8 @@ void commit_turn(struct commit *c, const struct tape_turn *turn)
     c->c.turn = &c->turn;
 }
 
-/* ---- the way there and back --------------------------------------------------------------- */
+/* ---- the way there and back ---------------------------------------------------------------
+ */
 
 static void commit_run(struct job *j, void *ctx)
 {

@@ -1,5 +1,5 @@
-/* One tape commit on its way to the store: everything it holds is copied in, so that the loop can
- * go on; when it is durable (and not before) its events reach the readers and `then` runs.
+/* One tape commit on its way to the store: everything it holds is copied in, so that the loop
+ * can go on; when it is durable (and not before) its events reach the readers and `then` runs.
  *
  * Appending cannot fail: a commit that ran out of memory or over a cap says so to `then`, and
  * nothing of it was written. Commits of a session become durable in the order of submission. */

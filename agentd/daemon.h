@@ -1,7 +1,7 @@
-/* What the modules of the loop thread share: the two workers, the model's description, the tables
- * of sessions and peers. Made by verb_serve.c in start-up order, torn down by it in reverse; no
- * other place creates or frees these. Belongs to the loop thread; what the pointers lead to is
- * said in each one's header. */
+/* What the modules of the loop thread share: the two workers, the model's description, the
+ * tables of sessions and peers. Made by verb_serve.c in start-up order, torn down by it in
+ * reverse; no other place creates or frees these. Belongs to the loop thread; what the pointers
+ * lead to is said in each one's header. */
 #ifndef AGENTD_DAEMON_H
 #define AGENTD_DAEMON_H
 
@@ -25,16 +25,16 @@ struct daemon {
     const struct engine_info *model; /* constant: any thread */
     struct chat_ids chat;            /* constant: any thread */
     struct tools *tools;
-    const char *spill_dir;           /* whole outputs of tools, a folder per session */
-    const char *const *model_args;   /* command line that opens the same model; NULL ends */
-    uint32_t max_resident;           /* sequences kept in memory; idle ones beyond are freed */
-    uint64_t save_every;             /* tokens inside a long segment between two state commits */
+    const char *spill_dir;         /* whole outputs of tools, a folder per session */
+    const char *const *model_args; /* command line that opens the same model; NULL ends */
+    uint32_t max_resident;         /* sequences kept in memory; idle ones beyond are freed */
+    uint64_t save_every;           /* tokens inside a long segment between two state commits */
 
     struct live *sessions; /* all live ones: session.h */
-    struct peer *peers;       /* all connections: peer.h */
+    struct peer *peers;    /* all connections: peer.h */
     size_t n_peers;
     uint64_t started_ns;
-    bool stopping;               /* no new work is begun */
+    bool stopping;                  /* no new work is begun */
     void (*stop)(struct daemon *d); /* begins the clean end */
 };
 

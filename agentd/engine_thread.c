@@ -140,6 +140,11 @@ void engine_thread_submit_urgent(struct engine_thread *t, struct job *j)
     engine_interrupt(t->engine);
 }
 
+size_t engine_thread_outstanding(const struct engine_thread *t)
+{
+    return t->n_outstanding;
+}
+
 int engine_thread_fd(const struct engine_thread *t)
 {
     return queue_fd(t->notes);

@@ -1,8 +1,9 @@
 /* The thread that owns the model: it drives engine_step() and takes jobs between steps.
  *
- * Jobs (agentd/job.h) get the struct engine as context; they queue work on sequences, export and
- * import state, cancel. What comes back arrives in one ordered stream: finished jobs and engine
- * events. So whoever handles a finished export has already seen every id up to its position.
+ * Jobs (agentd/job.h) get the struct engine as context; they queue work on sequences, export
+ * and import state, cancel. What comes back arrives in one ordered stream: finished jobs and
+ * engine events. So whoever handles a finished export has already seen every id up to its
+ * position.
  *
  * The stream is bounded and the loop never waits for the engine, so a loop that is behind slows
  * the engine down and nothing else. */
@@ -34,6 +35,9 @@ NODISCARD enum err engine_thread_new(struct engine *m, const struct engine_liste
                                      struct engine_thread **out, struct error *e);
 /* Interrupts the step in progress, runs the jobs that were submitted, drops events, joins. */
 void engine_thread_free(struct engine_thread *t);
+
+/* Jobs submitted whose `done` was not called yet. */
+size_t engine_thread_outstanding(const struct engine_thread *t);
 
 /* Loop thread. */
 void engine_thread_submit(struct engine_thread *t, struct job *j);

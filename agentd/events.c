@@ -18,15 +18,16 @@
 struct subscription {
     struct subscription *next_of_session, *next_of_peer;
     struct live *session; /* pinned */
-    struct peer *peer;       /* NULL: detached while a read is under way */
-    uint64_t cursor;         /* seq of the last event that was sent */
-    bool live;               /* cursor is the newest; events go straight out */
-    bool marker_due;         /* session/live is still owed */
-    bool reading;            /* a batch is being read */
-    bool gap_due;            /* something ephemeral was dropped */
+    struct peer *peer;    /* NULL: detached while a read is under way */
+    uint64_t cursor;      /* seq of the last event that was sent */
+    bool live;            /* cursor is the newest; events go straight out */
+    bool marker_due;      /* session/live is still owed */
+    bool reading;         /* a batch is being read */
+    bool gap_due;         /* something ephemeral was dropped */
 };
 
-/* ---- JSON --------------------------------------------------------------------------------- */
+/* ---- JSON ---------------------------------------------------------------------------------
+ */
 
 json_t *events_notification(const char *session_id, uint64_t seq, const char *json)
 {
@@ -103,8 +104,8 @@ json_t *events_text(const void *bytes, size_t n)
 
 json_t *events_item(const char *id, const char *kind, const void *bytes, size_t n)
 {
-    json_t *item = json_pack("{s:s, s:s, s:o}", "id", id, "kind", kind, "text",
-                             events_text(bytes, n));
+    json_t *item =
+        json_pack("{s:s, s:s, s:o}", "id", id, "kind", kind, "text", events_text(bytes, n));
 
     if (item && !is_plain(bytes, n)) {
         AUTO_FREE char *b64 = malloc(BASE64_CHARS(n));
@@ -116,7 +117,8 @@ json_t *events_item(const char *id, const char *kind, const void *bytes, size_t 
     return item;
 }
 
-/* ---- catching up -------------------------------------------------------------------------- */
+/* ---- catching up --------------------------------------------------------------------------
+ */
 
 /* A batch of stored events on its way to one reader. */
 struct batch {
@@ -183,8 +185,7 @@ static void send_ephemeral(struct subscription *sub, json_t *m)
 
 static json_t *state_message(const struct live *s)
 {
-    json_t *p = json_pack("{s:s, s:s}", "sessionId", s->id, "state",
-                          live_state_name(s->state));
+    json_t *p = json_pack("{s:s, s:s}", "sessionId", s->id, "state", live_state_name(s->state));
 
     if (s->reason[0])
         json_object_set_new(p, "reason", json_string(s->reason));
@@ -220,7 +221,8 @@ static void batch_done(struct job *j)
     if (!sub->peer) {
         subscription_free(sub);
     } else if (j->rc) {
-        /* Damage: the reader has everything before it, and is told that something is missing. */
+        /* Damage: the reader has everything before it, and is told that something is missing.
+         */
         log_error("events of session=%s after seq=%llu: %s", b->session,
                   (unsigned long long)b->after, j->error.msg);
         sub->cursor = sub->session->last_seq;
@@ -268,7 +270,8 @@ static void catch_up(struct subscription *sub)
     store_thread_submit(s->daemon->store, &b->job);
 }
 
-/* ---- readers ------------------------------------------------------------------------------ */
+/* ---- readers ------------------------------------------------------------------------------
+ */
 
 static struct subscription *find(struct live *s, struct peer *p)
 {
@@ -288,7 +291,8 @@ enum err events_attach(struct live *s, struct peer *p, uint64_t from_seq, struct
     if (!sub)
         return err_set(e, ERR_NOMEM, "subscription");
     live_pin(s);
-    *sub = (struct subscription){.session = s, .peer = p, .cursor = from_seq, .marker_due = true};
+    *sub =
+        (struct subscription){.session = s, .peer = p, .cursor = from_seq, .marker_due = true};
     sub->next_of_session = s->subscriptions;
     s->subscriptions = sub;
     sub->next_of_peer = p->subscriptions;
@@ -318,13 +322,14 @@ void events_peer_drained(struct peer *p)
         if (!sub->live || !sub->gap_due)
             continue;
         sub->gap_due = false;
-        send_ephemeral(sub, rpc_notification("gap", json_pack("{s:s}", "sessionId",
-                                                              sub->session->id)));
+        send_ephemeral(
+            sub, rpc_notification("gap", json_pack("{s:s}", "sessionId", sub->session->id)));
         send_ephemeral(sub, state_message(sub->session));
     }
 }
 
-/* ---- news --------------------------------------------------------------------------------- */
+/* ---- news ---------------------------------------------------------------------------------
+ */
 
 void events_publish(struct live *s, uint64_t seq, const char *json)
 {

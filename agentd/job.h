@@ -1,13 +1,13 @@
 /* A piece of work for another thread, and its way there.
  *
- * The loop thread fills a struct that begins with a struct job and submits it; `run` is called on
- * the worker's thread with the worker's context (the store, or the engine), sets rc and error;
- * `done` is called back on the loop thread. Between submit and done the struct belongs to the
- * worker. Jobs of one worker run one after the other, in the order of submission.
+ * The loop thread fills a struct that begins with a struct job and submits it; `run` is called
+ * on the worker's thread with the worker's context (the store, or the engine), sets rc and
+ * error; `done` is called back on the loop thread. Between submit and done the struct belongs
+ * to the worker. Jobs of one worker run one after the other, in the order of submission.
  *
- * Submitting never blocks and never fails: what does not fit in the bounded queue waits in a list
- * of the loop thread. Its length is bounded by who submits: a session has a handful of jobs
- * outstanding at most, and a connection's requests are capped. */
+ * Submitting never blocks and never fails: what does not fit in the bounded queue waits in a
+ * list of the loop thread. Its length is bounded by who submits: a session has a handful of
+ * jobs outstanding at most, and a connection's requests are capped. */
 #ifndef AGENTD_JOB_H
 #define AGENTD_JOB_H
 

@@ -1,9 +1,9 @@
 /* What one turn cost: where each of its prompt tokens came from, and the time of each stage.
  *
- * Identity, checked when a turn ends: prompt_tokens = resident + restored + recomputed + relost +
- * prefilled. prompt_tokens is counted on its own (tape length at the end minus what was decoded),
- * so the identity can fail. A turn that a restart went on with starts its ledger anew: what was
- * computed before the restart is restored or recomputed then. Plain data. */
+ * Identity, checked when a turn ends: prompt_tokens = resident + restored + recomputed + relost
+ * + prefilled. prompt_tokens is counted on its own (tape length at the end minus what was
+ * decoded), so the identity can fail. A turn that a restart went on with starts its ledger
+ * anew: what was computed before the restart is restored or recomputed then. Plain data. */
 #ifndef AGENTD_LEDGER_H
 #define AGENTD_LEDGER_H
 

@@ -9,6 +9,7 @@
 #include "agentd/peer.h"
 #include "agentd/seq_job.h"
 #include "agentd/store_thread.h"
+#include "agentd/turn_internal.h"
 #include "agentd/wait.h"
 #include "base/json.h"
 
@@ -36,7 +37,8 @@ static const char *idle_reason(const char *s)
     return "";
 }
 
-/* ---- life --------------------------------------------------------------------------------- */
+/* ---- life ---------------------------------------------------------------------------------
+ */
 
 struct live *live_find(struct daemon *d, const char *id_or_name)
 {
@@ -59,13 +61,14 @@ static void live_free(struct live *s)
     free(s);
 }
 
-enum err live_add(struct daemon *d, const struct session_info *info,
-                         struct live **out, struct error *e)
+enum err live_add(struct daemon *d, const struct session_info *info, struct live **out,
+                  struct error *e)
 {
     struct live *s = calloc(1, sizeof(*s));
     enum err rc;
 
-    if (!s || !(s->cwd = strdup(info->cwd ? info->cwd : "/")) || !(s->approved = json_object())) {
+    if (!s || !(s->cwd = strdup(info->cwd ? info->cwd : "/")) ||
+        !(s->approved = json_object())) {
         if (s)
             live_free(s);
         return err_set(e, ERR_NOMEM, "session %s", info->id);
@@ -108,7 +111,8 @@ void live_unpin(struct live *s)
         live_free(s);
 }
 
-/* ---- finding ------------------------------------------------------------------------------ */
+/* ---- finding ------------------------------------------------------------------------------
+ */
 
 struct lookup {
     struct job job;
@@ -174,7 +178,8 @@ void live_resolve(struct request *r, void (*then)(struct request *r, struct live
     store_thread_submit(r->daemon->store, &l->job);
 }
 
-/* ---- state and memory --------------------------------------------------------------------- */
+/* ---- state and memory ---------------------------------------------------------------------
+ */
 
 void live_set_state(struct live *s, enum live_state state, const char *reason)
 {
@@ -218,21 +223,36 @@ void live_evict(struct daemon *d)
     }
 }
 
-/* ---- JSON --------------------------------------------------------------------------------- */
+void live_free_all(struct daemon *d)
+{
+    while (d->sessions) {
+        struct live *s = d->sessions;
+        live_pin(s);
+        if (s->turn)
+            turn_free(s->turn);
+        s->model.seq = NULL; /* freed with the engine */
+        free(s->saver);
+        live_free(s);
+    }
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------
+ */
 
 json_t *live_json(const struct session_info *info, const struct live *live)
 {
     const char *state = live ? live_state_name(live->state) : info->state;
     const char *reason = live ? live->reason : info->reason;
     json_t *config = json_loads(info->config ? info->config : "{}", 0, NULL);
-    json_t *j = json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:b, s:o}", "id", info->id,
-        "name", info->name, "cwd", info->cwd ? info->cwd : "", "state", state, "reason", reason,
-        "damaged", info->damaged, "createdMs", (json_int_t)info->created_ms, "updatedMs",
-        (json_int_t)info->updated_ms, "tokens", (json_int_t)(live ? live->length : info->n_tokens),
-        "lastSeq", (json_int_t)(live ? live->last_seq : info->last_seq), "statePosition",
-        (json_int_t)info->state_position, "resident", live && live->model.seq, "config",
-        config ? config : json_object());
+    json_t *j =
+        json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:b, s:o}", "id",
+                  info->id, "name", info->name, "cwd", info->cwd ? info->cwd : "", "state",
+                  state, "reason", reason, "damaged", info->damaged, "createdMs",
+                  (json_int_t)info->created_ms, "updatedMs", (json_int_t)info->updated_ms,
+                  "tokens", (json_int_t)(live ? live->length : info->n_tokens), "lastSeq",
+                  (json_int_t)(live ? live->last_seq : info->last_seq), "statePosition",
+                  (json_int_t)info->state_position, "resident", live && live->model.seq,
+                  "config", config ? config : json_object());
 
     if (info->parent[0])
         json_object_set_new(j, "parent", json_string(info->parent));

@@ -1,9 +1,9 @@
 /* A live session: what the loop thread knows of one while somebody uses it.
  *
  * The store has the truth (sessions/session.h, tape.h, head.h). A live session is made when a
- * request first needs it and freed when nothing holds it any more: no turn, no reader, no waiting
- * request, no sequence in memory, no job. Its sequence may be freed long before that (evicted):
- * the state is on SSD, and the next prompt brings it back.
+ * request first needs it and freed when nothing holds it any more: no turn, no reader, no
+ * waiting request, no sequence in memory, no job. Its sequence may be freed long before that
+ * (evicted): the state is on SSD, and the next prompt brings it back.
  *
  * State (the public one) is kept here and changed only through live_set_state(). Loop thread;
  * `seq` is only handed to jobs of the engine thread. */
@@ -68,9 +68,9 @@ struct live {
     char *cwd;
     struct session_config *config;
     enum live_state state;
-    const char *reason;  /* why it is idle: "end", "length", ...; "" before the first turn */
-    uint64_t length;     /* tape, tokens */
-    uint64_t last_seq;   /* newest durable event */
+    const char *reason; /* why it is idle: "end", "length", ...; "" before the first turn */
+    uint64_t length;    /* tape, tokens */
+    uint64_t last_seq;  /* newest durable event */
     struct tape_end end;
     struct residency model;
     struct state_saver *saver; /* a state commit is under way: saver.h */
@@ -78,11 +78,11 @@ struct live {
     struct turn *turn;         /* NULL: idle */
     struct request *waiters;   /* session/wait */
     struct subscription *subscriptions;
-    json_t *approved;          /* names of tools approved for the session */
+    json_t *approved; /* names of tools approved for the session */
     struct resume_record resume;
-    struct last_turn last;     /* for what is counted after its end */
-    unsigned pins;             /* jobs and requests that point here */
-    uint64_t used_ns;          /* last turn: for eviction */
+    struct last_turn last; /* for what is counted after its end */
+    unsigned pins;         /* jobs and requests that point here */
+    uint64_t used_ns;      /* last turn: for eviction */
     bool deleting;
 };
 
@@ -90,7 +90,7 @@ struct live {
 struct live *live_find(struct daemon *d, const char *id_or_name);
 /* Makes a session live from its row. ERR_CORRUPT (configuration), ERR_NOMEM. */
 NODISCARD enum err live_add(struct daemon *d, const struct session_info *info,
-                                   struct live **out, struct error *e);
+                            struct live **out, struct error *e);
 /* Finds the session that params.id names, live or in the store, and calls `then` with it pinned
  * for the call; answers the request itself when there is none. */
 void live_resolve(struct request *r, void (*then)(struct request *r, struct live *s));
@@ -107,6 +107,9 @@ void live_set_state(struct live *s, enum live_state state, const char *reason);
 void live_evict(struct daemon *d);
 /* Gives up the sequence (after a failure, or before a deletion). */
 void live_drop_seq(struct live *s);
+
+/* At the end of the process, when no worker and no connection is left. */
+void live_free_all(struct daemon *d);
 
 /* The SESSION object of protocol.h, from a row and, where there is one, the live session. */
 json_t *live_json(const struct session_info *info, const struct live *live);

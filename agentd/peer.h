@@ -1,8 +1,8 @@
 /* One client of the daemon, and its requests: each is answered exactly once.
  *
  * A request may outlive the call that began it (it waits for the store, or for a turn) and even
- * its connection: then its answer goes nowhere. `cancel` is what $/cancel_request and the end of
- * the connection call to make a waiting request let go of what it waits in. Loop thread. */
+ * its connection: then its answer goes nowhere. `cancel` is what $/cancel_request and the end
+ * of the connection call to make a waiting request let go of what it waits in. Loop thread. */
 #ifndef AGENTD_PEER_H
 #define AGENTD_PEER_H
 
@@ -39,7 +39,7 @@ struct request {
     const char *method;
     /* Set while the request sits in a list of somebody: takes it out. Does not answer. */
     void (*cancel)(struct request *r);
-    void *waits_in;           /* for cancel */
+    void *waits_in; /* for cancel */
     struct request *next_waiting;
 };
 

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "agentd/daemon.h"
-#include "agentd/seq_job.h"
 #include "agentd/live.h"
+#include "agentd/seq_job.h"
 #include "agentd/store_thread.h"
 #include "agentd/turn.h"
 #include "base/fault.h"
@@ -17,11 +17,11 @@ struct state_saver {
     struct export_job export;
     struct job write;
     struct live *session;
-    struct seq *seq;       /* whose state this is: the session may have dropped it since */
-    uint32_t lineage;      /* of its rows */
-    bool wants_again;      /* asked while this one was under way */
-    bool retried;          /* from an earlier position, after ERR_CORRUPT */
-    uint64_t again_end;    /* its segment_end */
+    struct seq *seq;    /* whose state this is: the session may have dropped it since */
+    uint32_t lineage;   /* of its rows */
+    bool wants_again;   /* asked while this one was under way */
+    bool retried;       /* from an earlier position, after ERR_CORRUPT */
+    uint64_t again_end; /* its segment_end */
     struct head_receipt receipt;
 };
 

@@ -27,7 +27,8 @@ static void submit(struct live *s, struct seq_job *j, void (*run)(struct job *, 
     engine_thread_submit(s->daemon->engine, &j->job);
 }
 
-/* ---- work --------------------------------------------------------------------------------- */
+/* ---- work ---------------------------------------------------------------------------------
+ */
 
 static void run_input(struct job *job, void *ctx)
 {
@@ -63,7 +64,8 @@ void seq_job_generate(struct live *s, struct seq_job *j, const struct generate_o
     submit(s, j, run_generate, then);
 }
 
-/* ---- import ------------------------------------------------------------------------------- */
+/* ---- import -------------------------------------------------------------------------------
+ */
 
 static void run_open(struct job *job, void *ctx)
 {
@@ -92,8 +94,8 @@ static void run_import_tip(struct job *job, void *ctx)
     struct seq_job *j = (struct seq_job *)job;
 
     (void)ctx;
-    job->rc = seq_import_tip(j->seq, j->u.tip.tip, j->u.tip.n_bytes, j->u.tip.digest,
-                             &job->error);
+    job->rc =
+        seq_import_tip(j->seq, j->u.tip.tip, j->u.tip.n_bytes, j->u.tip.digest, &job->error);
 }
 
 void seq_job_import_tip(struct live *s, struct seq_job *j, struct seq *seq, const void *tip,
@@ -126,7 +128,8 @@ void seq_job_rebuild(struct live *s, struct seq_job *j, struct seq *seq,
     submit(s, j, run_rebuild, then);
 }
 
-/* ---- nobody waits for these --------------------------------------------------------------- */
+/* ---- nobody waits for these ---------------------------------------------------------------
+ */
 
 static void done_alone(struct live *s, struct seq_job *j)
 {
@@ -174,7 +177,8 @@ void seq_job_free(struct live *s, struct seq *seq)
     submit_alone(s, seq, run_free);
 }
 
-/* ---- export ------------------------------------------------------------------------------- */
+/* ---- export -------------------------------------------------------------------------------
+ */
 
 /* One block for all planes and the tip; sizes are known, parts are aligned to 64 bytes. */
 static enum err allocate(const struct state_layout *l, struct state_copy *c, struct error *e)
@@ -226,9 +230,10 @@ static void run_export(struct job *job, void *ctx)
     (void)ctx;
     c.inside_segment = seq_segment_open(j->seq, &start, &mode);
     if (c.inside_segment && j->segment_end < c.to + j->layout->window) {
-        job->rc = err_set(&job->error, ERR_BUSY, "position %llu is in the last window of the "
-                          "segment that ends at %llu", (unsigned long long)c.to,
-                          (unsigned long long)j->segment_end);
+        job->rc = err_set(&job->error, ERR_BUSY,
+                          "position %llu is in the last window of the "
+                          "segment that ends at %llu",
+                          (unsigned long long)c.to, (unsigned long long)j->segment_end);
         return;
     }
     job->rc = copy_state(j, &c, &job->error);

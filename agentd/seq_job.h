@@ -2,8 +2,8 @@
  *
  * A session has at most one of these outstanding at a time (struct seq_job is embedded where it
  * is needed), besides cancel and free, which nobody waits for. `then` runs on the loop thread
- * with job.rc; the events of queued work follow through engine_thread's listener. Memory that is
- * handed in is borrowed until `then`. */
+ * with job.rc; the events of queued work follow through engine_thread's listener. Memory that
+ * is handed in is borrowed until `then`. */
 #ifndef AGENTD_SEQ_JOB_H
 #define AGENTD_SEQ_JOB_H
 
@@ -27,7 +27,7 @@ struct seq_job {
         } input;
         struct generate_options generate;
         struct {
-            uint64_t n_tokens; /* 0: a fresh sequence */
+            uint64_t n_tokens;            /* 0: a fresh sequence */
             struct state_regions regions; /* out */
         } open;
         struct {
@@ -79,7 +79,7 @@ struct export_job {
     const struct state_layout *layout;
     struct seq *seq;
     uint64_t from;
-    uint64_t segment_end; /* of the input segment in work, 0: none */
+    uint64_t segment_end;   /* of the input segment in work, 0: none */
     struct state_copy copy; /* out; the caller frees copy.memory */
 };
 /* Copies rows since `from` and the tip at the position between two steps. ERR_BUSY inside the

@@ -17,7 +17,8 @@
 static const char *const approve_names[] = {"ask", "never", "auto", NULL};
 static const char *const thinking_names[] = {"chat", "thinking", NULL};
 
-/* ---- tools -------------------------------------------------------------------------------- */
+/* ---- tools --------------------------------------------------------------------------------
+ */
 
 /* The daemon's tools that params.tools names; all of them when it names none. */
 static enum err daemon_functions(const json_t *params, json_t **out, struct error *e)
@@ -67,17 +68,18 @@ static enum err client_function(const json_t *given, size_t i, json_t **out, str
         return err_wrap(e, rc, "\"clientTools\"[%zu]", i);
     size_t len = strlen(name);
     if (len == 0 || len > 64 ||
-        strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") != len)
-        return err_set(e, ERR_INVAL, "\"clientTools\"[%zu].name: want 1 to 64 of [A-Za-z0-9_.-]",
-                       i);
+        strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") !=
+            len)
+        return err_set(e, ERR_INVAL,
+                       "\"clientTools\"[%zu].name: want 1 to 64 of [A-Za-z0-9_.-]", i);
     *out = json_pack("{s:s, s:s, s:O}", "name", name, "description", description, "parameters",
                      parameters);
     return *out ? OK : err_set(e, ERR_NOMEM, "tools");
 }
 
 /* Appends the client's tools to functions and sorts: the list is frozen for the session. */
-static enum err add_client_functions(const json_t *params, json_t *functions, json_t *client_names,
-                                     struct error *e)
+static enum err add_client_functions(const json_t *params, json_t *functions,
+                                     json_t *client_names, struct error *e)
 {
     json_t *list = NULL, *all[2 * SESSION_MAX_TOOLS];
     enum err rc = json_opt_arr(params, "clientTools", &list, e);
@@ -110,7 +112,8 @@ static enum err add_client_functions(const json_t *params, json_t *functions, js
     return rc;
 }
 
-/* ---- the rest ----------------------------------------------------------------------------- */
+/* ---- the rest -----------------------------------------------------------------------------
+ */
 
 static enum err read_limits(const json_t *params, uint64_t draw, json_t *c, struct error *e)
 {
@@ -180,7 +183,8 @@ enum err session_config_from_params(const json_t *params, uint64_t draw, char **
     return OK;
 }
 
-/* ---- loading ------------------------------------------------------------------------------ */
+/* ---- loading ------------------------------------------------------------------------------
+ */
 
 static enum err read_stored(struct session_config *c, struct error *e)
 {
@@ -271,7 +275,7 @@ const json_t *session_config_client_tool(const struct session_config *c, const c
     const json_t *list = json_object_get(c->json, "clientTools"), *v;
     size_t i;
 
-    json_array_foreach(list, i, v) if (strcmp(json_string_value(v), name) == 0)
-        return find_function(c, name);
+    json_array_foreach(list, i, v) if (strcmp(json_string_value(v), name) ==
+                                       0) return find_function(c, name);
     return NULL;
 }

@@ -1,9 +1,10 @@
-/* What a session was opened with: read from session/new, kept as JSON text in the store, frozen.
+/* What a session was opened with: read from session/new, kept as JSON text in the store,
+ * frozen.
  *
  * The JSON that is stored has every field of session/new with its default filled in, the tool
- * declarations themselves (`functions`: what the model was shown stays what it was shown, whatever
- * a later build offers), and the seed that was drawn. Immutable after loading: any thread may read
- * the plain fields and `text`; the json_t members belong to the loop thread. */
+ * declarations themselves (`functions`: what the model was shown stays what it was shown,
+ * whatever a later build offers), and the seed that was drawn. Immutable after loading: any
+ * thread may read the plain fields and `text`; the json_t members belong to the loop thread. */
 #ifndef AGENTD_SESSION_CONFIG_H
 #define AGENTD_SESSION_CONFIG_H
 
@@ -33,8 +34,8 @@ struct session_config {
     enum prefill_mode mode;
 };
 
-/* params of session/new -> the JSON to be stored. ERR_INVAL, ERR_FORMAT or ERR_NOTFOUND name the
- * parameter. `draw` becomes the seed if none is given. */
+/* params of session/new -> the JSON to be stored. ERR_INVAL, ERR_FORMAT or ERR_NOTFOUND name
+ * the parameter. `draw` becomes the seed if none is given. */
 NODISCARD enum err session_config_from_params(const json_t *params, uint64_t draw, char **text,
                                               struct error *e);
 /* ERR_CORRUPT for text that session_config_from_params did not write. */

@@ -84,6 +84,11 @@ void store_thread_submit(struct store_thread *t, struct job *j)
     outbox_submit(&t->outbox, j);
 }
 
+size_t store_thread_outstanding(const struct store_thread *t)
+{
+    return t->n_outstanding;
+}
+
 int store_thread_fd(const struct store_thread *t)
 {
     return queue_fd(t->finished);

@@ -10,9 +10,9 @@
 
 struct tool_watch;
 
-/* Starts the call and watches it. `done` runs once, from the loop, with the result to take (it is
- * finished after the call); the watch is gone then. Errors of tool_run_start, ERR_IO, ERR_NOMEM:
- * nothing runs. */
+/* Starts the call and watches it. `done` runs once, from the loop, with the result to take (it
+ * is finished after the call); the watch is gone then. Errors of tool_run_start, ERR_IO,
+ * ERR_NOMEM: nothing runs. */
 NODISCARD enum err tool_watch_start(uv_loop_t *loop, const struct clock *clock,
                                     struct tools *tools, const struct tool_call *call,
                                     void (*done)(void *user, struct tool_result *r), void *user,

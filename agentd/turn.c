@@ -11,7 +11,8 @@
 
 #define PROGRESS_NS UINT64_C(100000000)
 
-/* ---- the table ---------------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------------------------
+ */
 
 #define TO(phase) (1u << (phase))
 
@@ -27,10 +28,10 @@ static const unsigned moves[TURN_PHASES] = {
 };
 
 static const enum live_state states[TURN_PHASES] = {
-    [TURN_ACCEPT] = SESSION_QUEUED,    [TURN_RESTORE] = SESSION_QUEUED,
-    [TURN_FEED] = SESSION_PREFILL,     [TURN_RUN] = SESSION_GENERATING,
-    [TURN_STEP] = SESSION_GENERATING,  [TURN_TOOLS] = SESSION_TOOL,
-    [TURN_RESULTS] = SESSION_TOOL,     [TURN_END] = SESSION_IDLE, /* not yet shown */
+    [TURN_ACCEPT] = SESSION_QUEUED,   [TURN_RESTORE] = SESSION_QUEUED,
+    [TURN_FEED] = SESSION_PREFILL,    [TURN_RUN] = SESSION_GENERATING,
+    [TURN_STEP] = SESSION_GENERATING, [TURN_TOOLS] = SESSION_TOOL,
+    [TURN_RESULTS] = SESSION_TOOL,    [TURN_END] = SESSION_IDLE, /* not yet shown */
     [TURN_OVER] = SESSION_IDLE,
 };
 
@@ -47,7 +48,8 @@ void turn_move(struct turn *t, enum turn_phase to)
         live_set_state(t->session, states[to], "");
 }
 
-/* ---- life --------------------------------------------------------------------------------- */
+/* ---- life ---------------------------------------------------------------------------------
+ */
 
 struct turn *turn_new(struct live *s, const char *id)
 {
@@ -102,7 +104,8 @@ void turn_go(struct turn *t)
     }
 }
 
-/* ---- what a commit of a turn holds -------------------------------------------------------- */
+/* ---- what a commit of a turn holds --------------------------------------------------------
+ */
 
 void turn_keep_digest(struct turn *t, const struct tape_segment *seg,
                       const struct seq_digest *digest)
@@ -159,8 +162,7 @@ void turn_commit_end(struct turn *t, struct commit *c, const char *reason)
     l->steps = t->step;
     /* Counted on its own: what the sequence holds and was not written by this turn's runs. A
      * sequence that failed cannot be asked any more. */
-    l->prompt_tokens =
-        t->session->model.seq ? t->session->model.position - l->decoded : sum;
+    l->prompt_tokens = t->session->model.seq ? t->session->model.position - l->decoded : sum;
     if (!ledger_is_balanced(l))
         log_error("ledger of turn=%s does not balance: prompt=%llu resident=%llu restored=%llu "
                   "recomputed=%llu relost=%llu prefilled=%llu",
@@ -172,7 +174,8 @@ void turn_commit_end(struct turn *t, struct commit *c, const char *reason)
     commit_row(t, c, true, reason);
 }
 
-/* ---- ends --------------------------------------------------------------------------------- */
+/* ---- ends ---------------------------------------------------------------------------------
+ */
 
 void turn_over(struct turn *t, const char *reason)
 {
@@ -182,8 +185,8 @@ void turn_over(struct turn *t, const char *reason)
     live_pin(s);
     s->end.is_known = false;
     s->used_ns = daemon_now_ns(s->daemon);
-    s->last = (struct last_turn){.step = t->step, .forced_next = t->forced_next,
-                                 .ledger = t->ledger};
+    s->last =
+        (struct last_turn){.step = t->step, .forced_next = t->forced_next, .ledger = t->ledger};
     snprintf(s->last.id, sizeof(s->last.id), "%s", t->id);
     log_info("turn end session=%s turn=%s reason=%s steps=%u tokens=%llu decoded=%llu", s->id,
              t->id, reason, t->step, (unsigned long long)s->length,
@@ -199,7 +202,8 @@ static const char *stop_reason(const struct turn *t)
 {
     if (!t->failed)
         return "cancelled";
-    if (t->error.code == ERR_LIMIT && t->session->length >= t->session->daemon->model->max_tokens)
+    if (t->error.code == ERR_LIMIT &&
+        t->session->length >= t->session->daemon->model->max_tokens)
         return "length";
     return "failed";
 }
@@ -214,7 +218,8 @@ static void end_then(struct live *s, const struct commit *c)
 /* Calls that have no outcome yet get one: they did not run, or were stopped. */
 static void commit_open_calls(struct turn *t, struct commit *c)
 {
-    static const char text[] = "[cancelled: the turn was stopped before this call had a result]";
+    static const char text[] =
+        "[cancelled: the turn was stopped before this call had a result]";
     struct tape_call record;
 
     for (size_t i = 0; t->tools && i < t->tools->n_calls; i++) {
@@ -232,6 +237,8 @@ static void commit_open_calls(struct turn *t, struct commit *c)
 
 bool turn_stops(struct turn *t)
 {
+    if (t->session->daemon->stopping)
+        return true; /* it stays as the tape has it, and goes on at the next start */
     if (!t->cancelled && !t->failed)
         return false;
     turn_move(t, TURN_END);
@@ -297,7 +304,8 @@ void turn_abandon(struct turn *t)
     turn_tools_abandon(t);
 }
 
-/* ---- engine, saver ------------------------------------------------------------------------ */
+/* ---- engine, saver ------------------------------------------------------------------------
+ */
 
 static void on_fatal(struct daemon *d, const struct engine_note *n)
 {
@@ -360,7 +368,8 @@ void turn_repeat_deltas(const struct turn *t, struct subscription *to)
         run_repeat_deltas(t, to);
 }
 
-/* ---- small news --------------------------------------------------------------------------- */
+/* ---- small news ---------------------------------------------------------------------------
+ */
 
 void turn_progress(struct turn *t, const char *phase, uint64_t done, uint64_t total,
                    uint64_t t0_ns)
@@ -388,9 +397,9 @@ void turn_say_error(struct live *s, const struct error *e)
 
     if (!c)
         return;
-    commit_event(c, s->turn ? s->turn->id : NULL, "error", NULL, NULL,
-                 json_pack("{s:{s:s, s:s}}", "error", "kind", err_name(e->code), "message",
-                           e->msg));
+    commit_event(
+        c, s->turn ? s->turn->id : NULL, "error", NULL, NULL,
+        json_pack("{s:{s:s, s:s}}", "error", "kind", err_name(e->code), "message", e->msg));
     commit_submit(c, NULL);
 }
 

@@ -1,8 +1,8 @@
 /* A turn: from a prompt to idle, through as many model steps and tool calls as it takes.
  *
  * The turn machine runs on the loop thread as small steps; each is the reaction to one finished
- * job or one engine event, and ends by submitting the next job. Phases, with the public state and
- * the file that holds the reaction:
+ * job or one engine event, and ends by submitting the next job. Phases, with the public state
+ * and the file that holds the reaction:
  *
  *     ACCEPT   queued      turn.c          the prompt's tape commit is under way
  *     RESTORE  queued      turn_restore.c  the session's state is on its way into memory
@@ -15,9 +15,9 @@
  *     OVER     idle
  *
  * Durable barriers: every arrow that leads on passes a tape commit that is waited for (ACCEPT,
- * STEP, RESULTS), a tool's body starts only after its started record is in one, and its result is
- * in one before it is shown. So the process may die anywhere: turn_recover.c finds the phase again
- * from the tape alone. */
+ * STEP, RESULTS), a tool's body starts only after its started record is in one, and its result
+ * is in one before it is shown. So the process may die anywhere: turn_recover.c finds the phase
+ * again from the tape alone. */
 #ifndef AGENTD_TURN_H
 #define AGENTD_TURN_H
 
@@ -33,14 +33,14 @@ struct daemon;
 struct engine_note;
 struct subscription;
 
-/* session/prompt: checks params, commits the prompt and answers {turnId, seq} when it is durable.
- * The session is idle. */
+/* session/prompt: checks params, commits the prompt and answers {turnId, seq} when it is
+ * durable. The session is idle. */
 void turn_prompt(struct request *r, struct live *s);
 /* Stops the turn wherever it is. What was computed stays. False: the session is idle. */
 bool turn_cancel(struct live *s);
 
-/* At start: turns that were cut by the end of the process go on. One store job; turns begin from
- * its completion. */
+/* At start: turns that were cut by the end of the process go on. One store job; turns begin
+ * from its completion. */
 void turns_recover(struct daemon *d);
 
 /* approval/resolve and tool/result. ERR_NOTFOUND: no such open call; ERR_CONFLICT: answered. */
@@ -52,7 +52,8 @@ NODISCARD enum err turn_tool_result(struct live *s, const char *call_id, const v
 /* [{approvalId, sessionId, callId, name, arguments}...] of all sessions. */
 json_t *turn_approvals(const struct daemon *d);
 
-/* ---- called by the rest of the loop ------------------------------------------------------- */
+/* ---- called by the rest of the loop -------------------------------------------------------
+ */
 
 /* engine_listener.event; arg is the daemon. */
 void turn_on_engine(const struct engine_note *n, void *arg);
@@ -66,6 +67,8 @@ void turn_repeat_deltas(const struct turn *t, struct subscription *to);
 void turn_say_error(struct live *s, const struct error *e);
 /* Bytes of a state commit, for the ledger of the turn (or of the last one). */
 void turn_count_written(struct live *s, uint64_t bytes);
+/* End of the input segment in work, 0: none. */
+uint64_t turn_input_end(const struct turn *t);
 /* The process is about to end: tools are stopped, nothing is committed for them. */
 void turn_abandon(struct turn *t);
 

@@ -1,6 +1,6 @@
-/* FEED: computes what is on the tape and not in the sequence, segment by segment: new input, and
- * after a restore whatever came after the last state commit. A generated segment that is open at
- * the tape's end is handed to RUN, which goes on with it. */
+/* FEED: computes what is on the tape and not in the sequence, segment by segment: new input,
+ * and after a restore whatever came after the last state commit. A generated segment that is
+ * open at the tape's end is handed to RUN, which goes on with it. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,10 +63,11 @@ enum err feed_from_commit(struct turn *t, const struct commit *c, struct error *
     return fill(&t->feed, c->c.position, c->ids, c->c.n_ids, c->segments, c->c.n_segments, e);
 }
 
-/* ---- reading the tape --------------------------------------------------------------------- */
+/* ---- reading the tape ---------------------------------------------------------------------
+ */
 
-/* The sequence stopped inside an earlier segment (a cancelled prefill): the rest of that segment
- * comes first, and only the store has it. */
+/* The sequence stopped inside an earlier segment (a cancelled prefill): the rest of that
+ * segment comes first, and only the store has it. */
 struct tape_read {
     struct job job;
     struct live *session; /* pinned */
@@ -116,7 +117,8 @@ static void read_tape(struct turn *t)
     store_thread_submit(t->session->daemon->store, &r->job);
 }
 
-/* ---- feeding ------------------------------------------------------------------------------ */
+/* ---- feeding ------------------------------------------------------------------------------
+ */
 
 static void feed_next(struct turn *t);
 
@@ -236,6 +238,14 @@ void turn_feed(struct turn *t)
     feed_next(t);
 }
 
+uint64_t turn_input_end(const struct turn *t)
+{
+    if (t->phase != TURN_FEED || t->feed.at >= t->feed.n_segments)
+        return 0;
+    const struct segment *seg = &t->feed.segments[t->feed.at].seg;
+    return seg->kind == SEGMENT_INPUT ? seg->start + seg->len : 0;
+}
+
 void turn_feed_on_saver(struct turn *t)
 {
     if (!turn_stops(t))
@@ -276,7 +286,7 @@ void turn_feed_on_engine(struct turn *t, const struct engine_note *n)
     turn_progress(t, "prefill", ev->position - f->first, f->end - f->first, f->t0_ns);
     turn_count(t, ev->position, SEGMENT_INPUT);
     if (ev->kind != ENGINE_DONE) {
-        turn_save_midway(t, seg->seg.kind == SEGMENT_INPUT ? seg->seg.start + seg->seg.len : 0);
+        turn_save_midway(t, turn_input_end(t));
         return;
     }
     if (ev->reason == END_SEGMENT || ev->reason == END_EOS)

@@ -1,6 +1,6 @@
-/* Input segments: text, tool results and notes become ids, on the store's thread, in the same job
- * that commits them. So a long text delays other commits and nothing else, and the tape's end
- * that it was built for is the one it is appended to. */
+/* Input segments: text, tool results and notes become ids, on the store's thread, in the same
+ * job that commits them. So a long text delays other commits and nothing else, and the tape's
+ * end that it was built for is the one it is appended to. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,8 @@
 #define MAX_SEGMENT_BYTES ((size_t)64 << 20)
 #define MAX_SEGMENT_IDS ((size_t)32 << 20)
 
-/* ---- how the tape ends -------------------------------------------------------------------- */
+/* ---- how the tape ends --------------------------------------------------------------------
+ */
 
 static enum err look_at_end(struct input_build *b, struct store *st, const char *session,
                             struct error *e)
@@ -42,7 +43,8 @@ static enum err look_at_end(struct input_build *b, struct store *st, const char 
     return OK;
 }
 
-/* ---- a turn that was left unfinished ------------------------------------------------------ */
+/* ---- a turn that was left unfinished ------------------------------------------------------
+ */
 
 /* Only after a tape commit that failed: the row says unfinished, and no turn is live. */
 struct leftover {
@@ -73,8 +75,12 @@ static enum err close_leftover(struct commit *c, struct store *st, struct error 
 
     if (rc || !l.found || (rc = tape_load(st, c->session->id, &t, e)))
         return rc;
-    struct tape_turn row = {.id = l.id, .step = l.step, .forced_next = l.forced_next,
-                            .state = "idle", .reason = "failed", .finished = true};
+    struct tape_turn row = {.id = l.id,
+                            .step = l.step,
+                            .forced_next = l.forced_next,
+                            .state = "idle",
+                            .reason = "failed",
+                            .finished = true};
     struct tape_commit close = {.session = c->session->id, .turn = &row};
     if (t.view.n_segments && t.tape_segments[t.view.n_segments - 1].open) {
         seg = t.tape_segments[t.view.n_segments - 1];
@@ -86,10 +92,11 @@ static enum err close_leftover(struct commit *c, struct store *st, struct error 
     return tape_commit(st, &close, NULL, e);
 }
 
-/* ---- results ------------------------------------------------------------------------------ */
+/* ---- results ------------------------------------------------------------------------------
+ */
 
-/* Adds results of the last turn's calls that are not on the tape: it was cancelled, or this is a
- * fork that left before they were put there. */
+/* Adds results of the last turn's calls that are not on the tape: it was cancelled, or this is
+ * a fork that left before they were put there. */
 struct open_results {
     struct chat_segment *segment;
     struct commit *commit;
@@ -153,9 +160,11 @@ static enum err add_results(struct chat_segment *seg, const struct tool_step *ts
     return rc;
 }
 
-/* ---- the segment -------------------------------------------------------------------------- */
+/* ---- the segment --------------------------------------------------------------------------
+ */
 
-static enum err open_tape(struct chat_segment *seg, const struct input_build *b, struct error *e)
+static enum err open_tape(struct chat_segment *seg, const struct input_build *b,
+                          struct error *e)
 {
     const struct json_limits limits = {.max_bytes = SESSION_CONFIG_MAX, .max_depth = 128};
     json_auto_t *config = NULL; /* our own copy: json_t counts are not for two threads */
@@ -213,8 +222,8 @@ enum err turn_prepare_input(struct commit *c, struct store *st, struct error *e)
                                                      .len = ids.n,
                                                      .kind = SEGMENT_INPUT,
                                                      .mode = b->config->mode}});
-    commit_segment(c, &(struct tape_segment){.seg = {.start = b->length + ids.n,
-                                                     .kind = SEGMENT_GENERATED},
-                                             .open = true});
+    commit_segment(
+        c, &(struct tape_segment){
+               .seg = {.start = b->length + ids.n, .kind = SEGMENT_GENERATED}, .open = true});
     return OK;
 }

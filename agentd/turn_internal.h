@@ -7,10 +7,10 @@
 #include "agentd/engine_thread.h"
 #include "agentd/events.h"
 #include "agentd/ledger.h"
+#include "agentd/live.h"
 #include "agentd/peer.h"
 #include "agentd/saver.h"
 #include "agentd/seq_job.h"
-#include "agentd/live.h"
 #include "agentd/turn.h"
 #include "base/ulid.h"
 #include "engine/chat_parser.h"
@@ -40,16 +40,16 @@ struct feed {
 
 /* One generated run, from its boundary on the tape to its commit. */
 struct run {
-    uint64_t start;             /* tape position */
+    uint64_t start; /* tape position */
     struct chat_parser *parser;
-    struct ids ids;             /* on the tape, sampled, or forced */
-    size_t n_known;             /* ids[0..n_known) happened: fed to the parser */
-    size_t n_flushed;           /* of these, sent to the tape */
-    size_t n_before;            /* of these, on the tape before this process */
-    bool flushing;              /* such a commit is under way */
-    bool is_forced;             /* ids holds all of the run from the start */
-    bool has_digest;            /* digest is that of the whole run */
-    bool settling;              /* the last ids are being computed after a stop */
+    struct ids ids;   /* on the tape, sampled, or forced */
+    size_t n_known;   /* ids[0..n_known) happened: fed to the parser */
+    size_t n_flushed; /* of these, sent to the tape */
+    size_t n_before;  /* of these, on the tape before this process */
+    bool flushing;    /* such a commit is under way */
+    bool is_forced;   /* ids holds all of the run from the start */
+    bool has_digest;  /* digest is that of the whole run */
+    bool settling;    /* the last ids are being computed after a stop */
     enum end_reason end;
     uint64_t shown[2];          /* bytes of UTF-8 sent as deltas: reasoning, assistant */
     uint64_t t0_ns, t_first_ns; /* queued; first token (0: none yet) */
@@ -66,9 +66,9 @@ struct step_call {
     uint32_t index;
     enum call_status status;
     bool is_error;
-    bool is_client;     /* answered by tool/result */
+    bool is_client; /* answered by tool/result */
     bool wants_approval;
-    char *result;       /* bytes for the model; owned */
+    char *result; /* bytes for the model; owned */
     size_t n_result;
     char *spill;
     uint64_t spill_bytes;
@@ -107,26 +107,26 @@ struct turn {
     struct live *session;
     enum turn_phase phase;
     char id[ULID_CHARS + 1];
-    uint32_t step;         /* model steps done */
-    uint64_t tape_start;   /* tape length before the prompt */
-    uint64_t decoded;      /* in runs that are done */
+    uint32_t step;       /* model steps done */
+    uint64_t tape_start; /* tape length before the prompt */
+    uint64_t decoded;    /* in runs that are done */
     /* For the ledger: tokens below `history` were computed before (by a process that is gone),
      * those below `durable` are in a state commit; `counted` is how far the ledger is. */
     uint64_t history, durable, counted;
     struct forced_runs forced;
     uint64_t forced_next;
-    uint64_t open_run;     /* start of the generated segment that is open on the tape, or NO_RUN */
-    char *client_message;  /* of the prompt, NULL: none */
+    uint64_t open_run; /* start of the generated segment that is open on the tape, or NO_RUN */
+    char *client_message; /* of the prompt, NULL: none */
     uint64_t receipt_seq;
-    struct request *request; /* session/prompt, until it is answered */
-    const char *was;         /* the session's reason before */
+    struct request *request;   /* session/prompt, until it is answered */
+    const char *was;           /* the session's reason before */
     struct input_build *build; /* of the commit under way */
-    bool recovered;        /* it began in a process that is gone */
-    bool cancelled;        /* asked to stop */
-    bool failed;           /* has to stop, see error */
+    bool recovered;            /* it began in a process that is gone */
+    bool cancelled;            /* asked to stop */
+    bool failed;               /* has to stop, see error */
     struct error error;
-    bool engine_busy;      /* work is queued on the sequence: an ENGINE_DONE will come */
-    bool input_waits;      /* FEED waits for saver_holds_input to end */
+    bool engine_busy; /* work is queued on the sequence: an ENGINE_DONE will come */
+    bool input_waits; /* FEED waits for saver_holds_input to end */
 
     struct restore *restore;
     struct feed feed;
@@ -143,7 +143,8 @@ struct turn {
     uint64_t progress_ns; /* last session/progress */
 };
 
-/* ---- turn.c ------------------------------------------------------------------------------- */
+/* ---- turn.c -------------------------------------------------------------------------------
+ */
 
 /* A turn in phase ACCEPT (or, for a recovered one, about to RESTORE), hung into its session. */
 struct turn *turn_new(struct live *s, const char *id);
@@ -176,10 +177,11 @@ void turn_item_id(const struct turn *t, uint32_t step, const char *what, char *o
 /* Runs of params.forced (as sent, or as stored: {ids}). ERR_INVAL names the entry. */
 enum err turn_read_forced(struct turn *t, const json_t *list, struct error *e);
 
-/* ---- turn_input.c (store's thread, as commit.prepare) -------------------------------------- */
+/* ---- turn_input.c (store's thread, as commit.prepare) --------------------------------------
+ */
 
-/* What building an input segment needs, plain and constant: made by the loop, read by the store's
- * thread. */
+/* What building an input segment needs, plain and constant: made by the loop, read by the
+ * store's thread. */
 struct input_build {
     const struct daemon *daemon;         /* model, chat: constant */
     const struct session_config *config; /* plain fields and text only */
@@ -193,14 +195,16 @@ struct input_build {
 /* commit.user is a struct input_build. */
 enum err turn_prepare_input(struct commit *c, struct store *st, struct error *e);
 
-/* ---- turn_restore.c ----------------------------------------------------------------------- */
+/* ---- turn_restore.c -----------------------------------------------------------------------
+ */
 
 void turn_restore(struct turn *t);
 void turn_restore_cancel(struct turn *t);
 void turn_restore_on_engine(struct turn *t, const struct engine_note *n);
 void restore_free(struct restore *r);
 
-/* ---- turn_feed.c -------------------------------------------------------------------------- */
+/* ---- turn_feed.c --------------------------------------------------------------------------
+ */
 
 /* Takes ids and segments of `tape` from the computed position on; the tape may be freed. */
 NODISCARD enum err feed_from_tape(struct turn *t, const struct tape *tape, struct error *e);
@@ -216,7 +220,8 @@ void turn_feed_on_saver(struct turn *t);
 void turn_count(struct turn *t, uint64_t position, enum segment_kind new_kind);
 void turn_save_midway(struct turn *t, uint64_t input_end);
 
-/* ---- turn_run.c --------------------------------------------------------------------------- */
+/* ---- turn_run.c ---------------------------------------------------------------------------
+ */
 
 /* A run that begins at `start`; the n ids are on the tape already (after a restart). */
 void turn_run(struct turn *t, uint64_t start, const uint32_t *ids, size_t n);
@@ -226,12 +231,14 @@ void run_free(struct run *r);
 void run_commit_ids(struct turn *t, struct commit *c);
 void run_repeat_deltas(const struct turn *t, struct subscription *to);
 
-/* ---- turn_step.c -------------------------------------------------------------------------- */
+/* ---- turn_step.c --------------------------------------------------------------------------
+ */
 
 /* The run is done: commits it and everything that follows from it. */
 void turn_step(struct turn *t);
 
-/* ---- turn_tools.c ------------------------------------------------------------------------- */
+/* ---- turn_tools.c -------------------------------------------------------------------------
+ */
 
 /* The calls of a run, checked, none begun; NULL when out of memory. */
 struct tool_step *tool_step_new(struct turn *t);
@@ -255,7 +262,8 @@ uint32_t loop_guard_count(struct loop_guard *g, const char *name, const char *ar
 #define LOOP_STOP 5 /* that stop the turn */
 
 #define INTERRUPTED_TEXT                                                                       \
-    "[interrupted: the daemon stopped while this call was running. Its outcome is unknown; it " \
+    "[interrupted: the daemon stopped while this call was running. Its outcome is unknown; "   \
+    "it "                                                                                      \
     "was not run again.]"
 
 #endif

@@ -1,5 +1,5 @@
-/* session/prompt: a prompt becomes a turn. Everything about it is in one commit: the user's item,
- * the ids, the boundary of the run to come, the turn's row with the forced list. */
+/* session/prompt: a prompt becomes a turn. Everything about it is in one commit: the user's
+ * item, the ids, the boundary of the run to come, the turn's row with the forced list. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,8 @@
 #define MAX_FORCED_RUNS 4096
 #define MAX_FORCED_IDS ((size_t)4 << 20)
 
-/* ---- forced runs -------------------------------------------------------------------------- */
+/* ---- forced runs --------------------------------------------------------------------------
+ */
 
 static enum err read_ids(const json_t *list, uint32_t vocab, struct ids *out, struct error *e)
 {
@@ -69,8 +70,8 @@ enum err turn_read_forced(struct turn *t, const json_t *list, struct error *e)
     t->forced.n = n;
     for (size_t i = 0; i < n; i++) {
         t->forced.runs[i].max = MAX_FORCED_IDS - total;
-        enum err rc = read_forced_run(t->session->daemon, json_array_get(list, i),
-                                      &t->forced.runs[i], e);
+        enum err rc =
+            read_forced_run(t->session->daemon, json_array_get(list, i), &t->forced.runs[i], e);
         if (rc)
             return err_wrap(e, rc, "\"forced\"[%zu]", i);
         total += t->forced.runs[i].n;
@@ -91,7 +92,8 @@ static json_t *forced_json(const struct turn *t)
     return list;
 }
 
-/* ---- parameters --------------------------------------------------------------------------- */
+/* ---- parameters ---------------------------------------------------------------------------
+ */
 
 /* Text parts are joined by a blank line. */
 static enum err read_content(const json_t *params, struct buf *out, struct error *e)
@@ -111,8 +113,10 @@ static enum err read_content(const json_t *params, struct buf *out, struct error
         if ((rc = json_need_str(part, "type", &type, NULL, e)))
             return err_wrap(e, rc, "\"content\"[%zu]", i);
         if (strcmp(type, "text") != 0)
-            return err_set(e, ERR_INVAL, "\"content\"[%zu]: type \"%.32s\" is not taken, only "
-                           "text", i, type);
+            return err_set(e, ERR_INVAL,
+                           "\"content\"[%zu]: type \"%.32s\" is not taken, only "
+                           "text",
+                           i, type);
         if ((rc = json_need_str(part, "text", &text, &len, e)))
             return err_wrap(e, rc, "\"content\"[%zu]", i);
         if ((i > 0 && (rc = buf_add_str(out, "\n\n", e))) || (rc = buf_add(out, text, len, e)))
@@ -143,7 +147,8 @@ static enum err read_params(struct turn *t, const json_t *params, struct buf *te
     return t->client_message ? OK : err_set(e, ERR_NOMEM, "prompt");
 }
 
-/* ---- the commit --------------------------------------------------------------------------- */
+/* ---- the commit ---------------------------------------------------------------------------
+ */
 
 static json_t *receipt(const char *turn, uint64_t seq)
 {

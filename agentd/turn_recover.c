@@ -1,9 +1,9 @@
 /* After a restart: every turn that was cut goes on by itself.
  *
  * What it was doing is read from the tape alone. The last segment says where it was: an input
- * segment or an open run mean the model's work goes on there; a closed run with calls means that
- * results are due. Calls that were started and have no outcome are interrupted: their outcome is
- * unknown and they are never run again by themselves. */
+ * segment or an open run mean the model's work goes on there; a closed run with calls means
+ * that results are due. Calls that were started and have no outcome are interrupted: their
+ * outcome is unknown and they are never run again by themselves. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,7 +46,8 @@ static void found_free(struct found *f)
     free(f);
 }
 
-/* ---- store's thread ----------------------------------------------------------------------- */
+/* ---- store's thread -----------------------------------------------------------------------
+ */
 
 static char *copy(const char *s)
 {
@@ -85,8 +86,10 @@ static bool add_call(struct found *f, const struct tape_call *call)
         return false;
     ts->calls = calls;
     struct step_call *c = &calls[ts->n_calls++];
-    *c = (struct step_call){.index = call->index, .status = call->status,
-                            .is_error = call->is_error, .spill_bytes = call->spill_bytes};
+    *c = (struct step_call){.index = call->index,
+                            .status = call->status,
+                            .is_error = call->is_error,
+                            .spill_bytes = call->spill_bytes};
     snprintf(c->id, sizeof(c->id), "%s", call->id);
     c->name = copy(call->name);
     c->arguments = copy(call->arguments);
@@ -96,7 +99,8 @@ static bool add_call(struct found *f, const struct tape_call *call)
                       call->n_result);
         c->committed = true;
     } else if (call->status == CALL_STARTED) {
-        step_call_set(c, CALL_INTERRUPTED, true, INTERRUPTED_TEXT, sizeof(INTERRUPTED_TEXT) - 1);
+        step_call_set(c, CALL_INTERRUPTED, true, INTERRUPTED_TEXT,
+                      sizeof(INTERRUPTED_TEXT) - 1);
     }
     return c->name && c->arguments;
 }
@@ -151,7 +155,8 @@ static void recovery_run(struct job *j, void *ctx)
     }
 }
 
-/* ---- loop --------------------------------------------------------------------------------- */
+/* ---- loop ---------------------------------------------------------------------------------
+ */
 
 static enum err read_row(struct turn *t, struct found *f, struct error *e)
 {

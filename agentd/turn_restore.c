@@ -1,13 +1,12 @@
 /* RESTORE: brings a session's state back into memory.
  *
- *     find (store)    tape, and what of its state is there: exact (a tip), deep (rows only), cold
- *     open (engine)   a sequence with room for the rows
- *     read (store)    planes and tip straight into it, verified
- *     tip (engine)    exact: all becomes visible at once; or
- *     rebuild         deep: the windows are computed again from the planes
+ *     find (store)    tape, and what of its state is there: exact (a tip), deep (rows only),
+ * cold open (engine)   a sequence with room for the rows read (store)    planes and tip
+ * straight into it, verified tip (engine)    exact: all becomes visible at once; or rebuild
+ * deep: the windows are computed again from the planes
  *
- * Damage shortens what can be restored: then everything begins again with what is left, and each
- * round is shorter than the one before. What no state covers is computed by FEED. */
+ * Damage shortens what can be restored: then everything begins again with what is left, and
+ * each round is shorter than the one before. What no state covers is computed by FEED. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,12 +17,12 @@
 #include "sessions/head.h"
 
 struct restore {
-    struct job job;          /* on the store's thread */
+    struct job job;       /* on the store's thread */
     struct live *session; /* pinned while a job is out */
     const struct state_layout *layout;
-    uint64_t limit;          /* look for state of at most so many tokens */
+    uint64_t limit; /* look for state of at most so many tokens */
     struct tape tape;
-    struct head_plan *plan;  /* NULL: cold */
+    struct head_plan *plan; /* NULL: cold */
     struct state_regions regions;
     void *tip;
     struct seq_digest digest;
@@ -32,7 +31,7 @@ struct restore {
     bool is_short;           /* less was found or read than the last state commit holds */
     bool no_tip;             /* the engine refused the tip: rows only */
     bool rebuilding;
-    atomic_bool cancelled;   /* for the reader on the store's thread */
+    atomic_bool cancelled; /* for the reader on the store's thread */
     uint64_t t0_ns, find_ns, import0_ns, replay0_ns;
 };
 
@@ -48,7 +47,8 @@ void restore_free(struct restore *r)
 
 static void begin(struct turn *t);
 
-static void submit(struct turn *t, void (*run)(struct job *, void *), void (*done)(struct job *))
+static void submit(struct turn *t, void (*run)(struct job *, void *),
+                   void (*done)(struct job *))
 {
     struct restore *r = t->restore;
 
@@ -61,6 +61,8 @@ static void submit(struct turn *t, void (*run)(struct job *, void *), void (*don
 /* If the turn has to stop, its half-restored sequence goes with it. */
 static bool stops(struct turn *t)
 {
+    if (t->session->daemon->stopping)
+        return true;
     if (!t->cancelled && !t->failed)
         return false;
     live_drop_seq(t->session);
@@ -79,7 +81,8 @@ static struct turn *back(struct restore *r)
     return stops(t) ? NULL : t;
 }
 
-/* ---- the end ------------------------------------------------------------------------------ */
+/* ---- the end ------------------------------------------------------------------------------
+ */
 
 static void finish(struct turn *t, enum resume_mode mode)
 {
@@ -119,7 +122,8 @@ static void finish(struct turn *t, enum resume_mode mode)
     turn_feed(t);
 }
 
-/* ---- engine ------------------------------------------------------------------------------- */
+/* ---- engine -------------------------------------------------------------------------------
+ */
 
 static void fail_engine(struct turn *t, struct seq_job *j)
 {
@@ -207,7 +211,8 @@ static void tip_taken(struct live *s, struct seq_job *j)
         finish(t, RESUME_EXACT);
 }
 
-/* ---- store: reading ----------------------------------------------------------------------- */
+/* ---- store: reading -----------------------------------------------------------------------
+ */
 
 static bool on_read(void *user, enum head_stage stage, uint64_t done, uint64_t total)
 {
@@ -270,7 +275,8 @@ static void read_done(struct job *j)
                        tip_taken);
 }
 
-/* ---- engine: room ------------------------------------------------------------------------- */
+/* ---- engine: room -------------------------------------------------------------------------
+ */
 
 static void opened(struct live *s, struct seq_job *j)
 {
@@ -292,7 +298,8 @@ static void opened(struct live *s, struct seq_job *j)
     submit(t, read_run, read_done);
 }
 
-/* ---- store: finding ----------------------------------------------------------------------- */
+/* ---- store: finding -----------------------------------------------------------------------
+ */
 
 /* Rows without a tip cost a replay of up to layout.replay_tokens; so they are worth it only if
  * they reach further than that past the tip. */

@@ -8,7 +8,8 @@
 #include "agentd/turn_internal.h"
 #include "base/fault.h"
 
-#define FLUSH_IDS 16 /* sampled ids that a crash may lose; they are sampled again to the same */
+#define FLUSH_IDS 16 /* sampled ids that a crash may lose; they are sampled again to the same  \
+                      */
 
 enum { SHOWN_REASONING, SHOWN_ASSISTANT };
 
@@ -21,7 +22,8 @@ void run_free(struct run *r)
     free(r);
 }
 
-/* ---- out to the readers ------------------------------------------------------------------- */
+/* ---- out to the readers -------------------------------------------------------------------
+ */
 
 static enum err on_chat(void *user, const struct chat_event *ev, struct error *e)
 {
@@ -81,7 +83,8 @@ static void learn(struct turn *t, size_t n)
     }
 }
 
-/* ---- to the tape -------------------------------------------------------------------------- */
+/* ---- to the tape --------------------------------------------------------------------------
+ */
 
 void run_commit_ids(struct turn *t, struct commit *c)
 {
@@ -121,7 +124,8 @@ void turn_flush(struct turn *t)
     commit_submit(c, flushed);
 }
 
-/* ---- the engine --------------------------------------------------------------------------- */
+/* ---- the engine ---------------------------------------------------------------------------
+ */
 
 static void finish(struct turn *t)
 {
@@ -134,7 +138,7 @@ static void finish(struct turn *t)
     t->decoded += r->n_known;
     if (rc)
         turn_fail(t, rc, &e);
-    if (t->failed)
+    if (t->failed || t->session->daemon->stopping)
         (void)turn_stops(t);
     else
         turn_step(t);
@@ -162,7 +166,9 @@ static void queue(struct turn *t, bool only_given)
     uint64_t budget = cfg->max_tokens > t->decoded ? cfg->max_tokens - t->decoded : 0;
     struct generate_options g = {
         .sampling = {.seed = cfg->seed, .temperature = cfg->temperature, .top_p = cfg->top_p},
-        .max_tokens = only_given ? r->ids.n - done : budget > done ? budget - done : 0,
+        .max_tokens = only_given      ? r->ids.n - done
+                      : budget > done ? budget - done
+                                      : 0,
         .given = r->ids.v + done,
         .n_given = r->ids.n - done,
         .end_with_given = only_given,
@@ -188,7 +194,8 @@ static enum err take_forced(struct turn *t, struct run *r, struct error *e)
     if (t->forced_next >= t->forced.n)
         return OK;
     const struct ids *entry = &t->forced.runs[t->forced_next];
-    if (r->ids.n > entry->n || (r->ids.n && memcmp(r->ids.v, entry->v, r->ids.n * sizeof(*entry->v))))
+    if (r->ids.n > entry->n ||
+        (r->ids.n && memcmp(r->ids.v, entry->v, r->ids.n * sizeof(*entry->v))))
         return err_set(e, ERR_CORRUPT, "forced run %llu does not begin as the tape does",
                        (unsigned long long)t->forced_next);
     r->is_forced = true;
@@ -199,9 +206,8 @@ static enum err run_new(struct turn *t, uint64_t start, const uint32_t *ids, siz
                         struct error *e)
 {
     struct run *r = calloc(1, sizeof(*r));
-    const struct chat_parser_options o = {.thinking = t->session->config->thinking,
-                                          .on_event = on_chat,
-                                          .user = t};
+    const struct chat_parser_options o = {
+        .thinking = t->session->config->thinking, .on_event = on_chat, .user = t};
     enum err rc;
 
     if (!r)

@@ -40,8 +40,8 @@ static void commit_text(struct turn *t, struct commit *c, const struct buf *text
                  json_pack("{s:o}", "item", events_item(id, kind, text->data, text->len)));
 }
 
-/* Calls of a cut run are shown and have no record: they can never run, and no result of them ever
- * comes. */
+/* Calls of a cut run are shown and have no record: they can never run, and no result of them
+ * ever comes. */
 static void commit_cut_calls(struct turn *t, struct commit *c)
 {
     const struct chat_parser *p = t->run->parser;
@@ -61,7 +61,8 @@ static void commit_cut_calls(struct turn *t, struct commit *c)
 
 static void commit_calls(struct turn *t, struct commit *c, const char *reason)
 {
-    static const char loop[] = "[not run: the same call was made " "5 times in a row, the turn was "
+    static const char loop[] = "[not run: the same call was made "
+                               "5 times in a row, the turn was "
                                "stopped]";
     static const char limit[] = "[not run: the step limit of the turn was reached]";
     struct tape_call record;

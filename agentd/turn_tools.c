@@ -15,7 +15,8 @@
 
 #define ANSWER_MS (10 * 60 * 1000) /* an approval or a client's answer */
 
-/* ---- records ------------------------------------------------------------------------------ */
+/* ---- records ------------------------------------------------------------------------------
+ */
 
 static void free_handle(uv_handle_t *h)
 {
@@ -78,7 +79,9 @@ void step_call_record(const struct turn *t, const struct step_call *c, struct ta
                               .index = c->index,
                               .status = c->status,
                               .is_error = c->is_error,
-                              .result = is_open ? NULL : c->result ? c->result : "",
+                              .result = is_open     ? NULL
+                                        : c->result ? c->result
+                                                    : "",
                               .n_result = is_open ? 0 : c->n_result,
                               .spill = c->spill,
                               .spill_bytes = c->spill_bytes};
@@ -114,7 +117,8 @@ void step_result_event(struct turn *t, struct commit *c, const struct step_call 
     commit_event(c, t->id, "item", id, "tool_result", json_pack("{s:o}", "item", item));
 }
 
-/* ---- what becomes of each call ------------------------------------------------------------ */
+/* ---- what becomes of each call ------------------------------------------------------------
+ */
 
 uint32_t loop_guard_count(struct loop_guard *g, const char *name, const char *arguments)
 {
@@ -132,8 +136,8 @@ uint32_t loop_guard_count(struct loop_guard *g, const char *name, const char *ar
 
 static enum err check_call(const struct live *s, struct step_call *c, struct error *e)
 {
-    const struct json_limits limits = {.max_bytes = TAPE_JSON_MAX, .max_depth = SCHEMA_MAX_DEPTH,
-                                       .allow_nul = true};
+    const struct json_limits limits = {
+        .max_bytes = TAPE_JSON_MAX, .max_depth = SCHEMA_MAX_DEPTH, .allow_nul = true};
     json_auto_t *arguments = NULL;
     const json_t *client = session_config_client_tool(s->config, c->name);
     enum err rc;
@@ -240,7 +244,8 @@ struct tool_step *tool_step_new(struct turn *t)
     return ts;
 }
 
-/* ---- outcomes ----------------------------------------------------------------------------- */
+/* ---- outcomes -----------------------------------------------------------------------------
+ */
 
 static void settle(struct turn *t);
 
@@ -286,9 +291,9 @@ static void commit_outcome(struct turn *t, struct step_call *call)
 static void on_tool_done(void *user, struct tool_result *r)
 {
     static const enum call_status by_end[] = {
-        [TOOL_EXITED] = CALL_DONE,          [TOOL_SIGNALLED] = CALL_FAILED,
-        [TOOL_TIMED_OUT] = CALL_FAILED,     [TOOL_CANCELLED] = CALL_CANCELLED,
-        [TOOL_OUTPUT_LIMIT] = CALL_FAILED,  [TOOL_REFUSED] = CALL_REJECTED,
+        [TOOL_EXITED] = CALL_DONE,         [TOOL_SIGNALLED] = CALL_FAILED,
+        [TOOL_TIMED_OUT] = CALL_FAILED,    [TOOL_CANCELLED] = CALL_CANCELLED,
+        [TOOL_OUTPUT_LIMIT] = CALL_FAILED, [TOOL_REFUSED] = CALL_REJECTED,
         [TOOL_LOST] = CALL_INTERRUPTED,
     };
     struct step_call *c = user;
@@ -315,7 +320,8 @@ static enum err spill_path(const struct turn *t, const struct step_call *c, char
 
     if (rc || (rc = fs_mkdir_p(out, e)))
         return rc;
-    return fs_path(out, cap, e, "%s/%s/%s", t->session->daemon->spill_dir, t->session->id, c->id);
+    return fs_path(out, cap, e, "%s/%s/%s", t->session->daemon->spill_dir, t->session->id,
+                   c->id);
 }
 
 /* Its started record is durable. */
@@ -346,7 +352,8 @@ static void start(struct turn *t, struct step_call *c)
         log_warn("tool.started: fault");
 }
 
-/* ---- approvals and clients' answers ------------------------------------------------------- */
+/* ---- approvals and clients' answers -------------------------------------------------------
+ */
 
 static void tell_resolved(struct turn *t, const struct step_call *c, const char *outcome)
 {
@@ -457,9 +464,10 @@ enum err turn_resolve_approval(struct daemon *d, const char *approval_id,
         return err_set(e, ERR_CONFLICT, "already_resolved");
     struct turn *t = c->turn;
     close_deadline(c);
-    tell_resolved(t, c, outcome == OUTCOME_REJECT ? "reject"
-                        : outcome == OUTCOME_ONCE ? "once"
-                                                  : "session");
+    tell_resolved(t, c,
+                  outcome == OUTCOME_REJECT ? "reject"
+                  : outcome == OUTCOME_ONCE ? "once"
+                                            : "session");
     if (outcome == OUTCOME_SESSION)
         json_object_set_new(t->session->approved, c->name, json_true());
     if (outcome == OUTCOME_REJECT) {
@@ -505,7 +513,8 @@ json_t *turn_approvals(const struct daemon *d)
     return list;
 }
 
-/* ---- the phase ---------------------------------------------------------------------------- */
+/* ---- the phase ----------------------------------------------------------------------------
+ */
 
 static void results_then(struct live *s, const struct commit *c)
 {
@@ -559,9 +568,10 @@ static void commit_results(struct turn *t)
     if (t->tools->note) {
         char id[TAPE_ID_CAP];
         turn_item_id(t, t->tools->step, "n", id);
-        commit_event(c, t->id, "item", id, "note",
-                     json_pack("{s:o}", "item", events_item(id, "note", t->tools->note,
-                                                            strlen(t->tools->note))));
+        commit_event(
+            c, t->id, "item", id, "note",
+            json_pack("{s:o}", "item",
+                      events_item(id, "note", t->tools->note, strlen(t->tools->note))));
     }
     commit_state(c, t->id, SESSION_PREFILL, "");
     turn_commit_row(t, c);
@@ -573,9 +583,9 @@ static void commit_results(struct turn *t)
     commit_submit(c, results_then);
 }
 
-/* Goes on when every call has its outcome on the tape; or, when the turn has to stop, as soon as
- * nothing runs or is on its way any more. Outcomes that are missing then are written with its
- * end. */
+/* Goes on when every call has its outcome on the tape; or, when the turn has to stop, as soon
+ * as nothing runs or is on its way any more. Outcomes that are missing then are written with
+ * its end. */
 static void settle(struct turn *t)
 {
     bool stopping = t->cancelled || t->failed, all = true, busy = false;

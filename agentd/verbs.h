@@ -1,7 +1,7 @@
 /* The verbs of the agentd binary: `agentd VERB [OPTIONS]`.
  *
- * A verb is `int verb_NAME(int argc, char **argv)`, argv[0] being the verb's name; it returns the
- * exit code of protocol.md and writes its result, and nothing else, to stdout. A verb lands
+ * A verb is `int verb_NAME(int argc, char **argv)`, argv[0] being the verb's name; it returns
+ * the exit code of protocol.md and writes its result, and nothing else, to stdout. A verb lands
  * together with its line in the table of main_agentd.c. */
 #ifndef AGENTD_VERBS_H
 #define AGENTD_VERBS_H
@@ -12,7 +12,7 @@
 
 enum exit_code {
     EXIT_DONE = 0,
-    EXIT_FAILED = 1,   /* task, tool or gate failed */
+    EXIT_FAILED = 1, /* task, tool or gate failed */
     EXIT_USAGE = 2,
     EXIT_NO_DAEMON = 3,
     EXIT_NOTFOUND = 4, /* not found or ambiguous */
@@ -39,5 +39,6 @@ int verb_render(int argc, char **argv);
 int verb_parse(int argc, char **argv);
 int verb_serve(int argc, char **argv);
 int verb_score(int argc, char **argv);
+int verb_verify_tape(int argc, char **argv);
 
 #endif

@@ -9,7 +9,8 @@
 #include "agentd/peer.h"
 #include "agentd/store_thread.h"
 
-/* ---- the answer --------------------------------------------------------------------------- */
+/* ---- the answer ---------------------------------------------------------------------------
+ */
 
 struct outcome {
     struct job job;
@@ -17,8 +18,8 @@ struct outcome {
     struct live *session; /* pinned */
     char id[SESSION_ID_CAP], turn[TAPE_ID_CAP];
     const char *state, *reason; /* when the waiting ended; a next turn may have begun since */
-    json_t *ledger; /* of the newest turn, or NULL */
-    json_t *text;   /* of its last assistant item, or NULL */
+    json_t *ledger;             /* of the newest turn, or NULL */
+    json_t *text;               /* of its last assistant item, or NULL */
 };
 
 static bool take_turn(void *user, const char *session, const struct tape_turn *t)
@@ -65,11 +66,10 @@ static void outcome_done(struct job *j)
     if (j->rc) {
         request_fail(o->request, j->rc, &j->error);
     } else {
-        json_t *result = json_pack(
-            "{s:s, s:s, s:s, s:O, s:O}", "id", s->id, "state", o->state, "reason", o->reason,
-            "text",
-            o->text ? o->text : (o->text = json_string("")), "ledger",
-            o->ledger ? o->ledger : (o->ledger = json_object()));
+        json_t *result =
+            json_pack("{s:s, s:s, s:s, s:O, s:O}", "id", s->id, "state", o->state, "reason",
+                      o->reason, "text", o->text ? o->text : (o->text = json_string("")),
+                      "ledger", o->ledger ? o->ledger : (o->ledger = json_object()));
         if (s->resume.happened)
             json_object_set_new(result, "resume", resume_json(&s->resume));
         request_reply(o->request, result);
@@ -99,7 +99,8 @@ static void answer(struct request *r, struct live *s)
     store_thread_submit(s->daemon->store, &o->job);
 }
 
-/* ---- waiting ------------------------------------------------------------------------------ */
+/* ---- waiting ------------------------------------------------------------------------------
+ */
 
 /* request.waits_in of a waiting request. */
 struct waiter {

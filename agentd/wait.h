@@ -1,7 +1,7 @@
 /* session/wait: requests that wait until a session is idle or somebody has to act.
  *
- * The answer {state, reason, text, ledger, resume?} is read from the tape, so that it is the same
- * after a restart: text and ledger are those of the newest turn. Loop thread. */
+ * The answer {state, reason, text, ledger, resume?} is read from the tape, so that it is the
+ * same after a restart: text and ledger are those of the newest turn. Loop thread. */
 #ifndef AGENTD_WAIT_H
 #define AGENTD_WAIT_H
 

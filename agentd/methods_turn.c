@@ -1,0 +1,144 @@
+/* Methods that drive and watch turns. */
+#include <string.h>
+
+#include "agentd/conn.h"
+#include "agentd/daemon.h"
+#include "agentd/events.h"
+#include "agentd/live.h"
+#include "agentd/methods.h"
+#include "agentd/turn.h"
+#include "agentd/verify.h"
+#include "agentd/wait.h"
+#include "base/json.h"
+
+void method_session_prompt(struct request *r)
+{
+    live_resolve(r, turn_prompt);
+}
+
+static void wait_session(struct request *r, struct live *s)
+{
+    int64_t timeout_ms = -1;
+    struct error e;
+
+    if (json_opt_int(r->params, "timeoutMs", 0, INT32_MAX, &timeout_ms, &e))
+        request_fail_params(r, &e);
+    else
+        wait_begin(r, s, timeout_ms);
+}
+
+void method_session_wait(struct request *r)
+{
+    live_resolve(r, wait_session);
+}
+
+static void cancel_session(struct request *r, struct live *s)
+{
+    request_reply(r, json_pack("{s:s, s:b}", "id", s->id, "cancelled", turn_cancel(s)));
+}
+
+void method_session_cancel(struct request *r)
+{
+    live_resolve(r, cancel_session);
+}
+
+static void attach_session(struct request *r, struct live *s)
+{
+    int64_t from = (int64_t)s->last_seq;
+    struct peer *p = r->peer;
+    const char *mode = NULL;
+    struct error e;
+
+    if (json_opt_int(r->params, "fromSeq", 0, INT64_MAX, &from, &e) ||
+        json_opt_str(r->params, "mode", &mode, NULL, &e)) {
+        request_fail_params(r, &e);
+        return;
+    }
+    if ((uint64_t)from > s->last_seq) {
+        err_set(&e, ERR_INVAL, "\"fromSeq\": the newest event is %llu",
+                (unsigned long long)s->last_seq);
+        request_fail_params(r, &e);
+        return;
+    }
+    request_reply(r,
+                  json_pack("{s:s, s:I, s:s, s:s}", "id", s->id, "seq", (json_int_t)s->last_seq,
+                            "state", live_state_name(s->state), "reason", s->reason));
+    if (p && events_attach(s, p, (uint64_t)from, &e))
+        conn_close(p->conn); /* it was promised events that cannot come */
+}
+
+void method_session_attach(struct request *r)
+{
+    live_resolve(r, attach_session);
+}
+
+static void detach_session(struct request *r, struct live *s)
+{
+    if (r->peer)
+        events_detach(s, r->peer);
+    request_reply(r, json_pack("{s:s}", "id", s->id));
+}
+
+void method_session_detach(struct request *r)
+{
+    live_resolve(r, detach_session);
+}
+
+static void verify_session(struct request *r, struct live *s)
+{
+    verify_begin(r, s);
+}
+
+void method_session_verify(struct request *r)
+{
+    live_resolve(r, verify_session);
+}
+
+void method_approval_list(struct request *r)
+{
+    request_reply(r, json_pack("{s:o}", "approvals", turn_approvals(r->daemon)));
+}
+
+void method_approval_resolve(struct request *r)
+{
+    static const char *const names[] = {"once", "session", "reject", NULL};
+    const char *id = NULL;
+    int outcome = 0;
+    struct error e;
+    enum err rc;
+
+    if (json_need_str(r->params, "approvalId", &id, NULL, &e) ||
+        json_need_enum(r->params, "outcome", names, &outcome, &e)) {
+        request_fail_params(r, &e);
+        return;
+    }
+    if ((rc = turn_resolve_approval(r->daemon, id, (enum turn_outcome)outcome, &e)))
+        request_fail(r, rc, &e);
+    else
+        request_reply(r, json_pack("{s:s}", "outcome", names[outcome]));
+}
+
+static void take_result(struct request *r, struct live *s)
+{
+    const char *id = NULL, *content = NULL;
+    bool is_error = false;
+    size_t len = 0;
+    struct error e;
+    enum err rc;
+
+    if (json_need_str(r->params, "callId", &id, NULL, &e) ||
+        json_need_str(r->params, "content", &content, &len, &e) ||
+        json_opt_bool(r->params, "isError", &is_error, &e)) {
+        request_fail_params(r, &e);
+        return;
+    }
+    if ((rc = turn_tool_result(s, id, content, len, is_error, &e)))
+        request_fail(r, rc, &e);
+    else
+        request_reply(r, json_object());
+}
+
+void method_tool_result(struct request *r)
+{
+    live_resolve(r, take_result);
+}

@@ -1,0 +1,63 @@
+#include "agentd/model_options.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *const model_backends[] = {"cpu", "ref", "cuda", NULL};
+const char *const model_precisions[] = {"fast", "fp32kvq", "math", "official", NULL};
+
+static const enum precision precisions[] = {PRECISION_FAST, PRECISION_FP32KVQ, PRECISION_MATH,
+                                            PRECISION_OFFICIAL};
+
+enum err model_open(const struct model_options *o, struct engine **out, struct error *e)
+{
+    static const char script[] = "script:";
+    const struct engine_options eo = {
+        .precision = precisions[o->precision],
+        .backend = model_backends[o->backend],
+        .isa = o->isa,
+        .n_threads = (uint32_t)o->threads,
+        .chunk_tokens = (uint32_t)o->chunk,
+        .digests = true,
+    };
+
+    if (o->engine) {
+        if (strncmp(o->engine, script, sizeof(script) - 1) != 0)
+            return err_set(e, ERR_INVAL, "--engine %s: want script:FILE", o->engine);
+        return engine_open_script(out, o->engine + sizeof(script) - 1, o->model, e);
+    }
+    if (!o->model)
+        return err_set(e, ERR_INVAL, "no model: give -m DIR, or --engine script:FILE");
+    return engine_open_model(out, o->model, &eo, e);
+}
+
+void model_args(const struct model_options *o, struct model_args *out)
+{
+    size_t n = 0;
+    const char **v = out->argv;
+
+    snprintf(out->threads, sizeof(out->threads), "%" PRId64, o->threads);
+    snprintf(out->chunk, sizeof(out->chunk), "%" PRId64, o->chunk);
+    if (o->model) {
+        v[n++] = "--model";
+        v[n++] = o->model;
+    }
+    if (o->engine) {
+        v[n++] = "--engine";
+        v[n++] = o->engine;
+    }
+    v[n++] = "--backend";
+    v[n++] = model_backends[o->backend];
+    v[n++] = "--precision";
+    v[n++] = model_precisions[o->precision];
+    if (o->isa) {
+        v[n++] = "--isa";
+        v[n++] = o->isa;
+    }
+    v[n++] = "--threads";
+    v[n++] = out->threads;
+    v[n++] = "--chunk";
+    v[n++] = out->chunk;
+    v[n] = NULL;
+}

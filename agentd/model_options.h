@@ -1,0 +1,76 @@
+/* The options that say which model is served: shared by `agentd serve` and by the process that
+ * verifies a tape, so that both open the same. */
+#ifndef AGENTD_MODEL_OPTIONS_H
+#define AGENTD_MODEL_OPTIONS_H
+
+#include "base/options.h"
+#include "engine/engine.h"
+
+struct model_options {
+    const char *model;      /* folder; NULL only with a script */
+    const char *engine;     /* "script:FILE"; NULL: the checkpoint itself */
+    int backend, precision; /* indices of the tables in model_options.c */
+    const char *isa;
+    int64_t threads, chunk;
+};
+
+/* Entries for a command's option table; `base` is the offset of the struct model_options. */
+extern const char *const model_backends[], *const model_precisions[];
+#define MODEL_OPTIONS(type, member)                                                            \
+    {"model",        'm',  OPTION_STRING, offsetof(type, member.model), "DIR", 0, 0, NULL,     \
+     "model folder", false},                                                                   \
+        {"engine",                                                                             \
+         0,                                                                                    \
+         OPTION_STRING,                                                                        \
+         offsetof(type, member.engine),                                                        \
+         "script:FILE",                                                                        \
+         0,                                                                                    \
+         0,                                                                                    \
+         NULL,                                                                                 \
+         "a script in the place of the model, for tests",                                      \
+         false},                                                                               \
+        {"backend", 0, OPTION_ENUM,    offsetof(type, member.backend), "NAME",                 \
+         0,         0, model_backends, "where the model computes",     false},                 \
+        {"precision",      0,    OPTION_ENUM, offsetof(type, member.precision),                \
+         "MODE",           0,    0,           model_precisions,                                \
+         "precision mode", false},                                                             \
+        {"isa",                                                                                \
+         0,                                                                                    \
+         OPTION_STRING,                                                                        \
+         offsetof(type, member.isa),                                                           \
+         "NAME",                                                                               \
+         0,                                                                                    \
+         0,                                                                                    \
+         NULL,                                                                                 \
+         "instruction set of the cpu backend (default: the best here)",                        \
+         false},                                                                               \
+        {"threads",                                                                            \
+         0,                                                                                    \
+         OPTION_INT,                                                                           \
+         offsetof(type, member.threads),                                                       \
+         "N",                                                                                  \
+         0,                                                                                    \
+         256,                                                                                  \
+         NULL,                                                                                 \
+         "threads of the model (default: all cores)",                                          \
+         false},                                                                               \
+    {                                                                                          \
+        "chunk", 0, OPTION_INT, offsetof(type, member.chunk), "N", 0, 1 << 20, NULL,           \
+            "most input tokens of one step", false                                             \
+    }
+
+/* ERR_INVAL: neither or a malformed engine; errors of engine_open_model and _script. Digests of
+ * logits are on. */
+NODISCARD enum err model_open(const struct model_options *o, struct engine **out,
+                              struct error *e);
+
+#define MODEL_ARGS 16
+/* The command line that gives the same options, NULL at its end. Numbers are written to
+ * `scratch`; the rest is borrowed from o. */
+struct model_args {
+    const char *argv[MODEL_ARGS];
+    char threads[24], chunk[24];
+};
+void model_args(const struct model_options *o, struct model_args *out);
+
+#endif

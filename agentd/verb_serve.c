@@ -1,0 +1,227 @@
+/* agentd serve: start-up in order, one run of the loop, teardown in reverse.
+ *
+ *     signals, log -> control socket (is a daemon there already?) -> store (lock, scan) ->
+ * model
+ *     -> tools -> threads -> loop -> turns that were cut go on -> READY */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agentd/client.h"
+#include "agentd/daemon.h"
+#include "agentd/engine_thread.h"
+#include "agentd/listen.h"
+#include "agentd/loop.h"
+#include "agentd/model_options.h"
+#include "agentd/store_thread.h"
+#include "agentd/turn.h"
+#include "agentd/verbs.h"
+#include "base/fault.h"
+#include "base/fs.h"
+#include "base/log.h"
+#include "base/options.h"
+#include "sessions/store.h"
+#include "tools/tools.h"
+
+#define DEFAULT_RESIDENT 8
+#define DEFAULT_SAVE_EVERY 16384 /* store.md, "Blocks, tails, tips, packs" */
+
+static const char *const levels[] = {"error", "warn", "info", "debug", NULL};
+
+struct serve_options {
+    struct model_options model;
+    const char *socket, *store, *log;
+    int log_level;
+    int64_t resident, save_every, block_tokens;
+    bool no_direct_io;
+};
+
+#define AT(member) offsetof(struct serve_options, member)
+static const struct option table[] = {
+    MODEL_OPTIONS(struct serve_options, model),
+    {"socket", 0, OPTION_STRING, AT(socket), "PATH", 0, 0, NULL,
+     "control socket (default: AGENTD_SOCKET, else agentd/agentd.sock in XDG_RUNTIME_DIR)",
+     false},
+    {"store", 0, OPTION_STRING, AT(store), "DIR", 0, 0, NULL,
+     "database, packs and keys in DIR (default: agentd/ in the XDG folders)", false},
+    {"resident", 0, OPTION_INT, AT(resident), "N", 1, 4096, NULL,
+     "sessions kept in memory; the others are on SSD (default 8)", false},
+    {"save-every", 0, OPTION_INT, AT(save_every), "N", 1, 1 << 20, NULL,
+     "tokens of a long segment between two state commits (default 16384)", false},
+    {"block-tokens", 0, OPTION_INT, AT(block_tokens), "N", 0, 1 << 20, NULL,
+     "tokens of a block, for a new store (default 2048)", false},
+    {"buffered", 0, OPTION_FLAG, AT(no_direct_io), NULL, 0, 0, NULL, "no O_DIRECT for packs",
+     false},
+    {"log", 0, OPTION_STRING, AT(log), "FILE", 0, 0, NULL, "log file (default: stderr)", false},
+    {"log-level", 0, OPTION_ENUM, AT(log_level), "LEVEL", 0, 0, levels,
+     "records up to this one", false},
+};
+static const struct command command = {
+    "serve", "", "the daemon", OPTION_TABLE(table), OPTION_TABLE_EMPTY, 0, 0};
+
+/* Everything that is opened, in the order of opening. */
+struct service {
+    struct serve_options options;
+    struct listen listen;
+    struct store *store;
+    struct engine *engine;
+    struct tools *tools;
+    struct model_args args;
+    struct loop *loop;
+    struct daemon daemon;
+    uv_loop_t uv;
+    char db[FS_PATH_BYTES], packs[FS_PATH_BYTES], state[FS_PATH_BYTES], spill[FS_PATH_BYTES];
+    char socket[CLIENT_PATH_BYTES], socket_dir[CLIENT_PATH_BYTES];
+};
+
+static enum err find_paths(struct service *s, struct error *e)
+{
+    const char *dir = s->options.store;
+    enum err rc = client_socket_path(s->options.socket, s->socket, e);
+
+    if (rc)
+        return rc;
+    if (dir) {
+        if ((rc = fs_mkdir_p(dir, e)))
+            return rc;
+        char *real = realpath(dir, NULL); /* tools are given absolute paths */
+        if (!real)
+            return err_set(e, ERR_NOTFOUND, "store %s", dir);
+        if (!(rc = fs_path(s->db, sizeof(s->db), e, "%s/agentd.db", real)) &&
+            !(rc = fs_path(s->packs, sizeof(s->packs), e, "%s/packs", real)) &&
+            !(rc = fs_path(s->state, sizeof(s->state), e, "%s/state", real)))
+            rc = fs_path(s->spill, sizeof(s->spill), e, "%s/spill", real);
+        free(real);
+        return rc;
+    }
+    if ((rc = fs_place_path(FS_DATA, "agentd/agentd.db", s->db, sizeof(s->db), e)) ||
+        (rc = fs_place_path(FS_CACHE, "agentd/packs", s->packs, sizeof(s->packs), e)) ||
+        (rc = fs_place_path(FS_STATE, "agentd", s->state, sizeof(s->state), e)))
+        return rc;
+    return fs_place_path(FS_CACHE, "agentd/spill", s->spill, sizeof(s->spill), e);
+}
+
+/* The daemon's own files are hidden from tools; their spilled output is not. */
+static enum err open_tools(struct service *s, struct error *e)
+{
+    char *slash;
+    snprintf(s->socket_dir, sizeof(s->socket_dir), "%s", s->socket);
+    if ((slash = strrchr(s->socket_dir, '/')))
+        *slash = '\0';
+    const char *const hidden[] = {s->db, s->packs, s->state,
+                                  s->socket[0] == '/' ? s->socket : NULL, NULL};
+    const struct tools_config config = {.hidden = hidden};
+    enum err rc = fs_mkdir_p(s->spill, e);
+
+    return rc ? rc : tools_open(&config, &s->tools, e);
+}
+
+static enum err open_all(struct service *s, struct error *e)
+{
+    const struct store_options so = {.db_path = s->db,
+                                     .packs_dir = s->packs,
+                                     .state_dir = s->state,
+                                     .block_tokens = (uint32_t)s->options.block_tokens,
+                                     .no_direct_io = s->options.no_direct_io};
+    enum err rc;
+
+    if ((rc = listen_open(&s->listen, s->socket, e)))
+        return rc;
+    if ((rc = store_open(&s->store, &so, e)))
+        return err_wrap(e, rc, "store");
+    if ((rc = model_open(&s->options.model, &s->engine, e)))
+        return err_wrap(e, rc, "model");
+    return open_tools(s, e);
+}
+
+static enum err start_daemon(struct service *s, struct error *e)
+{
+    struct daemon *d = &s->daemon;
+    const struct engine_listener listener = {d, turn_on_engine};
+    enum err rc;
+
+    model_args(&s->options.model, &s->args);
+    *d = (struct daemon){.loop = &s->uv,
+                         .clock = clock_real(),
+                         .model = engine_describe(s->engine),
+                         .tools = s->tools,
+                         .spill_dir = s->spill,
+                         .model_args = s->args.argv,
+                         .max_resident = (uint32_t)s->options.resident,
+                         .save_every = (uint64_t)s->options.save_every};
+    ulid_init(&d->ulids, d->clock);
+    d->started_ns = daemon_now_ns(d);
+    if ((rc = chat_ids_find(&d->chat, d->model->tokenizer, e)) ||
+        (rc = store_thread_new(s->store, &d->store, e)) ||
+        (rc = engine_thread_new(s->engine, &listener, &d->engine, e)))
+        return rc;
+    return loop_new(d, s->listen.fd, &s->loop, e);
+}
+
+static void close_all(struct service *s)
+{
+    struct daemon *d = &s->daemon;
+
+    engine_thread_free(d->engine);
+    d->engine = NULL;
+    store_thread_free(d->store);
+    d->store = NULL;
+    loop_free(s->loop);
+    tools_close(s->tools);
+    engine_free(s->engine);
+    store_close(s->store);
+    listen_close(&s->listen);
+}
+
+static enum err serve(struct service *s, struct error *e)
+{
+    enum err rc;
+
+    if ((rc = find_paths(s, e)) || (rc = open_all(s, e)) || (rc = start_daemon(s, e)))
+        return rc;
+    turns_recover(&s->daemon);
+    log_info("serving at %s model=%s", s->listen.path, s->daemon.model->name);
+    if (listen_notify("READY=1", e))
+        log_warn("%s", e->msg);
+    loop_run(s->loop);
+    if (listen_notify("STOPPING=1", e))
+        log_warn("%s", e->msg);
+    return OK;
+}
+
+int verb_serve(int argc, char **argv)
+{
+    struct service *s = calloc(1, sizeof(*s));
+    struct options parsed;
+    struct error e = {0};
+
+    if (!s)
+        return EXIT_FAILED;
+    s->listen = (struct listen)LISTEN_INIT;
+    s->options = (struct serve_options){
+        .log_level = LOG_INFO, .resident = DEFAULT_RESIDENT, .save_every = DEFAULT_SAVE_EVERY};
+    enum err rc =
+        options_parse(&command, argc, (const char *const *)argv, &s->options, &parsed, &e);
+    if (rc || parsed.help) {
+        if (rc)
+            fprintf(stderr, "agentd serve: %s\n", e.msg);
+        else
+            options_usage(&command, "agentd", stdout);
+        free(s);
+        return rc ? EXIT_USAGE : EXIT_DONE;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    uv_loop_init(&s->uv);
+    if (!(rc = log_open(s->options.log, (enum log_level)s->options.log_level, &e)) &&
+        !(rc = fault_arm_env(&e)))
+        rc = serve(s, &e);
+    if (rc)
+        log_error("%s", e.msg);
+    close_all(s);
+    uv_loop_close(&s->uv);
+    int code = rc ? verb_fail("serve", rc, &e) : EXIT_DONE;
+    log_close();
+    free(s);
+    return code;
+}
