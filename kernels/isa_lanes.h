@@ -125,19 +125,29 @@ INLINE void vf_store_bf16(uint16_t *p, vf v)
     memcpy(p, &h, sizeof h);
 }
 
+/* n (2, 4, 8 or 16) bytes, the rest 0: through a register, as a store of few bytes and a load
+ * of sixteen would wait for each other. */
+INLINE v16b load_bytes(const uint8_t *p, size_t n)
+{
+    v16b b;
+    uint64_t u = 0;
+    if (n == 16)
+        memcpy(&b, p, 16);
+    else
+        memcpy(&u, p, n), b = (v16b)(v2u){u, 0};
+    return b;
+}
+
 INLINE vu vu_load_bytes(const uint8_t *p)
 {
-    v16b b = {0};
-    memcpy(&b, p, LANES);
-    return vu_widen8(b);
+    return vu_widen8(load_bytes(p, LANES));
 }
 
 /* LANES nibbles from LANES/2 bytes, the low one first. */
 INLINE vu vu_load_nibbles(const uint8_t *p)
 {
     const v16b zip = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
-    v16b b = {0};
-    memcpy(&b, p, LANES / 2);
+    v16b b = load_bytes(p, LANES / 2);
     return vu_widen8(__builtin_shuffle(b & 15, b >> 4, zip));
 }
 

@@ -12,6 +12,7 @@ typedef uint32_t vu __attribute__((vector_size(LANES * 4)));
 typedef uint16_t vh __attribute__((vector_size(LANES * 2)));
 typedef float v4 __attribute__((vector_size(16)));
 typedef int32_t v4i __attribute__((vector_size(16)));
+typedef uint64_t v2u __attribute__((vector_size(16)));
 typedef uint8_t v16b __attribute__((vector_size(16)));
 
 #endif

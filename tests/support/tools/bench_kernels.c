@@ -1,6 +1,6 @@
 /* Times the ops at shapes of the released model: reference against every instruction set.
  *
- *     build/tests/bench_kernels [threads]
+ *     build/tests/bench_kernels [threads [part of a name]]
  *
  * Prints the median of repeated runs in microseconds, and the reference's time over it. */
 #include <stdio.h>
@@ -109,10 +109,13 @@ static double median_us(struct kernels *k, const struct job *job)
 
 static struct kernels backends[5];
 static int n_backends;
+static const char *only = "";
 
 static void bench(const char *name, struct job job)
 {
     double ref = 0;
+    if (!strstr(name, only))
+        return;
     printf("%-34s", name);
     for (int b = 0; b < n_backends; b++) {
         double us = median_us(&backends[b], &job);
@@ -275,6 +278,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_kernels: %s\n", e.msg);
         return 1;
     }
+    if (argc > 2)
+        only = argv[2];
     printf("%-34s %10s", "median us", "ref");
     for (size_t i = 0; i < sizeof isas / sizeof *isas; i++)
         if (!kernels_cpu(&backends[n_backends], isas[i], pool, &e)) {
