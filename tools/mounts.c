@@ -2,9 +2,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -26,6 +30,66 @@ static int set_attr(const char *path, unsigned flags, uint64_t set, uint64_t clr
 {
     struct attr a = {.set = set, .clr = clr};
     return (int)syscall(NR_MOUNT_SETATTR, AT_FDCWD, path, flags, &a, sizeof a);
+}
+
+/* The flags of the file system at `path` that a remount must repeat: inside a user namespace
+ * they are locked. */
+static unsigned long kept_flags(const char *path)
+{
+    static const struct {
+        unsigned long seen, flag;
+    } map[] = {{ST_NODEV, MS_NODEV},
+               {ST_NOEXEC, MS_NOEXEC},
+               {ST_NOATIME, MS_NOATIME},
+               {ST_NODIRATIME, MS_NODIRATIME},
+               {ST_RELATIME, MS_RELATIME}};
+    struct statvfs st;
+    unsigned long flags = 0;
+    if (statvfs(path, &st) == 0)
+        for (size_t i = 0; i < sizeof map / sizeof map[0]; i++)
+            flags |= st.f_flag & map[i].seen ? map[i].flag : 0;
+    return flags;
+}
+
+/* As mount_setattr() on one mount, for kernels and sandboxes that do not have it. */
+static bool remount(const char *path, bool read_only)
+{
+    unsigned long flags = MS_REMOUNT | MS_BIND | MS_NOSUID | kept_flags(path);
+    return mount(NULL, path, NULL, flags | (read_only ? MS_RDONLY : 0), NULL) == 0;
+}
+
+/* "\\040" and the like in mount points. Source: proc_pid_mountinfo(5). */
+static void unescape(char *s)
+{
+    char *out = s;
+    for (; *s; s++) {
+        if (s[0] == '\\' && s[1] >= '0' && s[1] <= '3' && s[2] && s[3]) {
+            *out++ = (char)((s[1] - '0') * 64 + (s[2] - '0') * 8 + (s[3] - '0'));
+            s += 3;
+        } else {
+            *out++ = *s;
+        }
+    }
+    *out = '\0';
+}
+
+/* Every mount by itself. Those that something else covers cannot be reached, by nobody. */
+static bool remount_all(void)
+{
+    AUTO_FILE FILE *f = fopen("/proc/self/mountinfo", "re");
+    AUTO_FREE char *line = NULL;
+    size_t cap = 0;
+    bool ok = f != NULL;
+    while (ok && getline(&line, &cap, f) >= 0) {
+        char point[PATH_MAX];
+        struct statvfs st;
+        if (sscanf(line, "%*s %*s %*s %*s %4095s", point) != 1)
+            continue;
+        unescape(point);
+        ok = remount(point, true) || access(point, F_OK) != 0 ||
+             (statvfs(point, &st) == 0 && st.f_flag & ST_RDONLY);
+    }
+    return ok;
 }
 
 /* Whether a path that the tool needs lies in `folder`, which then may not be covered. */
@@ -77,13 +141,16 @@ static bool bind_self(const char *path)
  * before is refused inside a user namespace; the workspace then stays so. */
 static bool make_read_only(const struct launch *l, const char *scratch, const struct mounts *m)
 {
-    if (set_attr("/", AT_RECURSIVE, ATTR_RDONLY | ATTR_NOSUID, 0) != 0)
+    bool new_call = !launch_is_without(l, "mount_setattr") &&
+                    set_attr("/", AT_RECURSIVE, ATTR_RDONLY | ATTR_NOSUID, 0) == 0;
+    if (!new_call && !remount_all())
         return false;
-    set_attr(m->private_tmp ? "/tmp" : scratch, 0, 0, ATTR_RDONLY);
-    if (m->private_shm)
-        set_attr("/dev/shm", 0, 0, ATTR_RDONLY);
-    if (l->mode == TOOL_MODE_WORKSPACE_WRITE)
-        set_attr(l->workspace, 0, 0, ATTR_RDONLY);
+    const char *const writable[] = {m->private_tmp ? "/tmp" : scratch,
+                                    m->private_shm ? "/dev/shm" : NULL,
+                                    l->mode == TOOL_MODE_WORKSPACE_WRITE ? l->workspace : NULL};
+    for (size_t i = 0; i < sizeof writable / sizeof writable[0]; i++)
+        if (writable[i] && (!new_call || set_attr(writable[i], 0, 0, ATTR_RDONLY) != 0))
+            remount(writable[i], false);
     return true;
 }
 

@@ -132,6 +132,7 @@ static uint64_t kept(enum privileges keep, bool writes)
 {
     switch (keep) {
     case PRIVILEGES_NONE:
+    case PRIVILEGES_NOBODY:
         return 0;
     case PRIVILEGES_FILES:
         return 1ULL << CAP_CHOWN | 1ULL << CAP_DAC_OVERRIDE | 1ULL << CAP_FOWNER |
@@ -174,7 +175,8 @@ enum err privileges_drop(enum privileges keep, uid_t uid, bool writes, struct er
 {
     uint64_t set = kept(keep, writes);
     shrink_bounding_set(set);
-    enum err rc = keep == PRIVILEGES_SPARE ? become(uid, e) : OK;
+    bool spare = keep == PRIVILEGES_SPARE || keep == PRIVILEGES_NOBODY;
+    enum err rc = spare ? become(uid, e) : OK;
     if (rc)
         return rc;
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);

@@ -31,7 +31,8 @@ uid_t privileges_spare_uid(void);
 enum privileges {
     PRIVILEGES_NONE,  /* no capability; the user stays */
     PRIVILEGES_FILES, /* root stays root, keeps only what acts on files */
-    PRIVILEGES_SPARE  /* becomes a spare user who may still read (and write) root's files */
+    PRIVILEGES_SPARE, /* becomes a spare user who may still read (and write) root's files */
+    PRIVILEGES_NOBODY /* becomes a spare user with no capability */
 };
 
 /* Gives up everything but that, for this process and all it starts, and sets no_new_privs.

@@ -91,12 +91,21 @@ enum err sandbox_namespaces(const struct launch *l, struct sandbox_plan *p, json
 
 /* ---- in the process that becomes the tool ---- */
 
-/* Root that no cgroup limits, or whose chmod nothing stops, becomes a spare user. */
-static enum privileges what_to_keep(const struct sandbox_plan *p)
+static bool has_landlock(const struct launch *l)
+{
+    return landlock_abi() > 0 && !launch_is_without(l, "landlock");
+}
+
+/* Root that no cgroup limits, or whose chmod nothing stops, becomes a spare user to run
+ * commands. If then no path rule is there either, file permissions are what confines it, and it
+ * may not keep the capability to ignore them. */
+static enum privileges what_to_keep(const struct launch *l, const struct sandbox_plan *p)
 {
     if (p->user != 0)
         return PRIVILEGES_NONE;
-    return p->cgroup_limit && p->mounts.read_only ? PRIVILEGES_FILES : PRIVILEGES_SPARE;
+    if (!launch_executes(l) || (p->cgroup_limit && p->mounts.read_only))
+        return PRIVILEGES_FILES;
+    return has_landlock(l) || p->mounts.read_only ? PRIVILEGES_SPARE : PRIVILEGES_NOBODY;
 }
 
 static enum err limit_processes(const struct launch *l, const struct sandbox_plan *p,
@@ -121,16 +130,15 @@ static enum err limit_processes(const struct launch *l, const struct sandbox_pla
 }
 
 static enum err apply_landlock(const struct launch *l, const struct sandbox_plan *p,
-                               bool strict, json_t *layers, struct error *e)
+                               enum privileges kept, json_t *layers, struct error *e)
 {
     struct landlock_rules rules = {.scratch = p->mounts.private_tmp ? "/tmp" : p->scratch,
                                    .deny_tcp = !p->namespaces,
-                                   .strict_etc = strict,
+                                   .strict_etc = kept != PRIVILEGES_NONE,
                                    .writable_shm = p->mounts.private_shm};
     struct error why;
-    enum err rc = launch_is_without(l, "landlock")
-                      ? err_set(&why, ERR_UNSUPPORTED, "landlock: left out")
-                      : landlock_restrict(l, &rules, &why);
+    enum err rc = has_landlock(l) ? landlock_restrict(l, &rules, &why)
+                                  : err_set(&why, ERR_UNSUPPORTED, "no Landlock");
     if (rc == OK) {
         sandbox_note(layers, "landlock", "ABI %d", landlock_abi());
         return OK;
@@ -138,19 +146,29 @@ static enum err apply_landlock(const struct launch *l, const struct sandbox_plan
     sandbox_note(layers, "landlock", "none: %s", why.msg);
     if (p->mounts.read_only && p->mounts.hidden)
         return OK; /* writes are confined by the mounts */
+    if (!launch_executes(l))
+        return OK; /* our own code, confined by how it opens files */
+    if (kept == PRIVILEGES_NOBODY && rc == ERR_UNSUPPORTED) {
+        sandbox_note(layers, "files", "by file permissions only, as a user who owns none");
+        return OK;
+    }
     return err_set(e, ERR_DENIED, "nothing can confine writes here: %s, and no mount namespace",
                    why.msg);
 }
 
-static enum err apply_seccomp(const struct sandbox_plan *p, bool landlock, json_t *layers,
-                              struct error *e)
+static enum err apply_seccomp(const struct launch *l, const struct sandbox_plan *p,
+                              json_t *layers, struct error *e)
 {
     struct seccomp_rules rules = {.allow_inet = p->namespaces,
                                   .allow_unix = p->mounts.hidden,
-                                  .allow_ptrace = landlock || p->namespaces};
-    enum err rc = seccomp_restrict(&rules, e);
-    if (rc)
-        return err_set(e, ERR_DENIED, "no system call filter: %s", e ? e->msg : "");
+                                  .allow_ptrace = has_landlock(l) || p->namespaces};
+    struct error why;
+    if (seccomp_restrict(&rules, &why)) {
+        sandbox_note(layers, "seccomp", "none: %s", why.msg);
+        if (!launch_executes(l))
+            return OK;
+        return err_set(e, ERR_DENIED, "no system call filter: %s", why.msg);
+    }
     sandbox_note(layers, "seccomp", "deny list%s%s",
                  rules.allow_inet ? "" : ", no inet sockets",
                  rules.allow_unix ? "" : ", no unix sockets");
@@ -202,21 +220,21 @@ enum err sandbox_restrict(const struct launch *l, const struct sandbox_plan *p, 
                  (unsigned long long)l->max_file_bytes);
     if (!is_sandboxed(l))
         return restrict_full_access(l, p, layers, e);
-    enum privileges keep = what_to_keep(p);
+    enum privileges keep = what_to_keep(l, p);
+    bool spare = keep == PRIVILEGES_SPARE || keep == PRIVILEGES_NOBODY;
     if ((rc = check_hidden(l, p, e)))
         return rc;
-    if (keep == PRIVILEGES_SPARE && chown(sandbox_tmp(p), p->spare_uid, p->spare_uid) != 0)
+    if (spare && chown(sandbox_tmp(p), p->spare_uid, p->spare_uid) != 0)
         return err_sys(e, errno, "scratch folder: cannot give it to user %u", p->spare_uid);
     rc = privileges_drop(keep, p->spare_uid, l->mode == TOOL_MODE_WORKSPACE_WRITE, e);
     if (rc)
         return rc;
     sandbox_note(layers, "no_new_privs", "yes");
     sandbox_note(layers, "uid", "%u%s", (unsigned)getuid(),
-                 keep == PRIVILEGES_SPARE ? " (spare user for root)" : "");
+                 spare ? " (spare user for root)" : "");
     if ((rc = limit_processes(l, p, layers, e)))
         return rc;
-    if ((rc = apply_landlock(l, p, keep != PRIVILEGES_NONE, layers, e)))
+    if ((rc = apply_landlock(l, p, keep, layers, e)))
         return rc;
-    const char *landlock = json_string_value(json_object_get(layers, "landlock"));
-    return apply_seccomp(p, landlock && !strncmp(landlock, "ABI", 3), layers, e);
+    return apply_seccomp(l, p, layers, e);
 }

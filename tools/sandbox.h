@@ -5,11 +5,16 @@
  * forced by the kernel: namespaces and mounts come before Landlock (which forbids mounting),
  * and seccomp is last (the filter refuses what the earlier steps need).
  *
- * Required in the sandboxed modes, else the run is refused: writes confined (Landlock or
- * read-only mounts), the seccomp filter, no network (a namespace, or no sockets but unix ones),
- * the control socket out of reach (covered, or no unix sockets either), and for tools that
- * execute commands a limit of processes in force. Every layer's state goes into `layers` as a
- * short string. */
+ * Required in the sandboxed modes, else the run is refused:
+ *
+ *     writes confined       Landlock, or read-only mounts, or for root the file permissions of
+ * a user who owns nothing seccomp filter no network            a namespace, or no sockets but
+ * unix ones no control socket     covered by a mount, or no unix sockets either limit of
+ * processes    a cgroup or RLIMIT_NPROC, tried
+ *
+ * The file tools execute nothing, and openat2() keeps them in the workspace: for them these are
+ * applied as far as they go. Every layer's state goes into `layers` as a short string.
+ */
 #ifndef TOOLS_SANDBOX_H
 #define TOOLS_SANDBOX_H
 

@@ -24,14 +24,13 @@ static const char *const no_namespaces[] = {"namespaces", NULL};
 static const char *const no_cgroup[] = {"cgroup", NULL};
 static const char *const neither[] = {"cgroup", "namespaces", NULL};
 static const char *const no_landlock[] = {"landlock", NULL};
+static const char *const old_mounts[] = {"landlock", "mount_setattr", NULL};
 static const struct {
     const char *name;
     const char *const *without;
-} ways[] = {{"all layers", NULL},
-            {"no namespaces", no_namespaces},
-            {"no cgroup", no_cgroup},
-            {"no cgroup, no namespaces", neither},
-            {"no Landlock", no_landlock}};
+} ways[] = {{"all layers", NULL},         {"no namespaces", no_namespaces},
+            {"no cgroup", no_cgroup},     {"no cgroup, no namespaces", neither},
+            {"no Landlock", no_landlock}, {"no Landlock, no mount_setattr", old_mounts}};
 enum { N_WAYS = sizeof ways / sizeof ways[0] };
 
 static void open_way(int way)
@@ -435,8 +434,9 @@ static void test_no_way_out_of_the_layers(void **state)
     }
 }
 
-/* It fails closed: with too little left, commands are refused and say why; nothing runs. */
-static void test_refuses_when_too_weak(void **state)
+/* It fails closed: with too little left, a plain user's commands are refused and say why;
+ * nothing runs. Root's run as a user who owns nothing. The file tools need neither. */
+static void test_with_next_to_nothing(void **state)
 {
     (void)state;
     static const char *const without[] = {"landlock", "namespaces", NULL};
@@ -444,21 +444,66 @@ static void test_refuses_when_too_weak(void **state)
     struct error e;
     json_t *layers;
     toolrun_open(&t, &(struct tools_config){.without = without});
-    toolrun_bash(&t, "echo ran > ran", &r);
-    assert_int_equal(r.end, TOOL_REFUSED);
-    assert_true(r.is_error);
-    assert_holds(&r, 0, "refused by the sandbox, nothing ran: nothing can confine writes here");
+    toolrun_bash(&t, "echo ran; touch ran; touch ../ran; cat ../secret/key", &r);
     assert_int_equal(access(at("ws/ran"), F_OK), -1);
+    assert_int_equal(access(at("ran"), F_OK), -1);
+    assert_lacks(&r, 0, "SECRETKEY");
+    enum err rc = tools_probe(t.tools, TOOL_MODE_WORKSPACE_WRITE, t.ws, &layers, &e);
+    if (toolrun_is_plain_user()) {
+        assert_int_equal(r.end, TOOL_REFUSED);
+        assert_true(r.is_error);
+        assert_holds(&r, 0,
+                     "refused by the sandbox, nothing ran: nothing can confine writes here");
+        assert_int_equal(rc, ERR_DENIED);
+        assert_non_null(strstr(e.msg, "nothing can confine writes"));
+    } else {
+        assert_holds(&r, 0, "ran\n");
+        assert_true(toolrun_layer(&r, "files", "by file permissions only"));
+        assert_ok(rc, &e);
+        json_decref(layers);
+    }
     tool_result_fini(&r);
-    toolrun_call(&t, "write_file", "{'path': 'ran', 'content': ''}", &r);
-    assert_int_equal(r.end, TOOL_REFUSED);
+    toolrun_call(&t, "write_file", "{'path': 'f', 'content': 'x'}", &r);
+    assert_false(r.is_error);
     tool_result_fini(&r);
-    assert_int_equal(tools_probe(t.tools, TOOL_MODE_WORKSPACE_WRITE, t.ws, &layers, &e),
-                     ERR_DENIED);
-    assert_non_null(strstr(e.msg, "nothing can confine writes"));
+    assert_denied("read_file", "{'path': '../secret/key'}");
     assert_ok(tools_probe(t.tools, TOOL_MODE_FULL_ACCESS, t.ws, &layers, &e), &e);
     json_decref(layers);
     toolrun_close(&t);
+}
+
+/* A workspace that is not below /tmp: the tool's /tmp is its own, and goes away. */
+static void test_private_tmp(void **state)
+{
+    (void)state;
+    struct tool_result r;
+    char workspace[] = "/var/tmp/agentd-ws.XXXXXX";
+    assert_non_null(mkdtemp(workspace));
+    open_way(0);
+    json_t *arguments = json_pack("{s:s}", "command",
+                                  "touch /tmp/agentd-x w; echo /tmp/*; echo $HOME $TMPDIR; ls");
+    struct tool_call call = {.name = "run",
+                             .arguments = arguments,
+                             .workspace = workspace,
+                             .mode = TOOL_MODE_WORKSPACE_WRITE};
+    struct tool_run *run;
+    struct error e;
+    assert_ok(tool_run_start(t.tools, &call, toolrun_now_ms(), &run, &e), &e);
+    json_decref(arguments);
+    toolrun_finish(run, 10000, &r);
+    bool own =
+        toolrun_layer(&r, "mounts", "private; read-only outside the workspace; own /tmp");
+    if (own)
+        assert_string_equal(buf_str(&r.text), "/tmp/agentd-x\n/tmp /tmp\nw\n");
+    else /* a machine without mount namespaces */
+        assert_true(toolrun_layer(&r, "mounts", "none"));
+    assert_int_equal(access("/tmp/agentd-x", F_OK), -1);
+    tool_result_fini(&r);
+    toolrun_close(&t);
+    char file[64];
+    snprintf(file, sizeof file, "%s/w", workspace);
+    unlink(file);
+    assert_int_equal(rmdir(workspace), 0);
 }
 
 static void test_workspaces_that_cannot_be(void **state)
@@ -510,7 +555,8 @@ static int group(void)
         cmocka_unit_test(test_control_socket_with_full_access),
         cmocka_unit_test(test_network),
         cmocka_unit_test(test_no_way_out_of_the_layers),
-        cmocka_unit_test(test_refuses_when_too_weak),
+        cmocka_unit_test(test_with_next_to_nothing),
+        cmocka_unit_test(test_private_tmp),
         cmocka_unit_test(test_workspaces_that_cannot_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
