@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sessions/head_internal.h"
 #include "sessions/schema.h"
 #include "sessions/session_internal.h"
 #include "sessions/strand.h"
@@ -157,8 +158,8 @@ static enum err mark_damaged(struct store *st, const char *id)
 enum err session_note(struct store *st, const char *id, enum err rc)
 {
     /* If the mark cannot be written now, the same damage is met again next time. */
-    if (rc == ERR_CORRUPT && mark_damaged(st, id))
-        st->seen.sessions_damaged++;
+    if (rc == ERR_CORRUPT)
+        (void)!mark_damaged(st, id);
     return rc;
 }
 
@@ -457,7 +458,7 @@ enum err session_fork(struct store *st, const struct session_fork *f, char *id_o
         (rc = insert(st, &r, f->id, f->name, NULL, e)) ||
         (rc = config_write(st, r.num, f->cwd ? f->cwd : cwd, f->config ? f->config : config,
                            e)) ||
-        (rc = txn_commit(&t, e)))
+        (rc = head_fork(st, parent.num, r.num, position, e)) || (rc = txn_commit(&t, e)))
         return rc;
     if (id_out)
         memcpy(id_out, r.id, sizeof r.id);

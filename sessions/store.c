@@ -5,7 +5,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/aio.h"
 #include "base/hash.h"
+#include "sessions/pack.h"
+#include "sessions/scan.h"
 #include "sessions/schema.h"
 #include "sessions/store_internal.h"
 
@@ -180,12 +183,17 @@ static enum err namespace_open(struct store *st, struct error *e)
     enum err rc = namespace_load(st, n, &found, e);
     if (rc || found)
         return rc;
-    crypto_random(n->uuid, sizeof n->uuid);
-    crypto_random(n->key, sizeof n->key);
-    namespace_wrap(st, n);
     n->id = 1;
-    if ((rc = namespace_unwrap(st, n, e)))
+    /* Packs that are older than this database may have the key still. */
+    if ((rc = scan_namespace(st, &found, e)))
         return rc;
+    if (!found) {
+        crypto_random(n->uuid, sizeof n->uuid);
+        crypto_random(n->key, sizeof n->key);
+        namespace_wrap(st, n);
+        if ((rc = namespace_unwrap(st, n, e)))
+            return rc;
+    }
     return namespace_write(st, n, e);
 }
 
@@ -201,6 +209,7 @@ static enum err found_store(struct store *st, const struct store_options *o, str
         return rc;
     uint64_t zero = 0;
     uint32_t block_tokens = o->block_tokens ? o->block_tokens : STORE_BLOCK_TOKENS;
+    st->block_tokens = block_tokens;
     if ((rc = meta_write(st, "store", st->uuid, sizeof st->uuid, e)) ||
         (rc = meta_write(st, "block_tokens", &block_tokens, sizeof block_tokens, e)) ||
         (rc = meta_write(st, "state_commit", &zero, sizeof zero, e)) ||
@@ -287,9 +296,10 @@ static enum err store_start(struct store *st, const struct store_options *o, str
     bool is_new;
     enum err rc = open_folders(st, o, e);
     if (rc || (rc = db_open(&st->db, o->db_path, e)) ||
-        (rc = schema_apply(&st->db, &is_new, e)))
+        (rc = schema_apply(&st->db, &is_new, e)) || (rc = aio_open(NULL, &st->aio, e)) ||
+        (rc = open_identity(st, o, e)))
         return rc;
-    return open_identity(st, o, e);
+    return scan_packs(st, e);
 }
 
 enum err store_open(struct store **out, const struct store_options *o, struct error *e)
@@ -301,6 +311,10 @@ enum err store_open(struct store **out, const struct store_options *o, struct er
     if (!st)
         return err_set(e, ERR_NOMEM, "store: out of memory");
     st->lock_fd = -1;
+    if (!(st->packs = packs_new())) {
+        store_close(st);
+        return err_set(e, ERR_NOMEM, "store: out of memory");
+    }
     st->clock = o->clock ? o->clock : clock_real();
     st->pack_bytes = o->pack_bytes ? o->pack_bytes : STORE_PACK_BYTES;
     st->no_direct_io = o->no_direct_io;
@@ -317,6 +331,10 @@ void store_close(struct store *st)
 {
     if (!st)
         return;
+    pack_close_all(st);
+    aio_close(st->aio);
+    page_buffer_fini(&st->extent);
+    page_buffer_fini(&st->scratch);
     db_close(&st->db);
     if (st->lock_fd >= 0)
         close(st->lock_fd);
@@ -327,6 +345,28 @@ void store_close(struct store *st)
 uint32_t store_block_tokens(const struct store *st)
 {
     return st->block_tokens;
+}
+
+static uint64_t count(struct store *st, const char *sql)
+{
+    AUTO(query) struct query q = {0};
+    bool row = false;
+    if (query_init(&q, &st->db, sql, NULL) || query_step(&q, &row, NULL) || !row)
+        return 0;
+    return row_uint(&q, 0);
+}
+
+void store_count(struct store *st, struct store_counters *out)
+{
+    *out = st->seen;
+    out->rows_damaged = st->db.rows_damaged;
+    out->sessions = count(st, "SELECT count(*) FROM sessions");
+    out->sessions_damaged = count(st, "SELECT count(*) FROM sessions WHERE damaged");
+    out->packs = count(st, "SELECT count(*) FROM packs");
+    out->pack_bytes = count(st, "SELECT ifnull(sum(length), 0) FROM packs");
+    out->blocks = count(st, "SELECT count(*) FROM blocks WHERE NOT damaged");
+    out->tails = count(st, "SELECT count(*) FROM tails WHERE NOT damaged");
+    out->tips = count(st, "SELECT count(*) FROM tips WHERE NOT damaged");
 }
 
 void store_lost_sessions(const struct store *st, store_name_fn *fn, void *user)

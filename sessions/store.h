@@ -74,7 +74,7 @@ struct store_counters {
                                      the database is older than its packs */
     uint64_t packs_killed;        /* packs given up after a failed write or fsync */
 };
-void store_count(const struct store *st, struct store_counters *out);
+void store_count(struct store *st, struct store_counters *out);
 
 /* Sessions named by extents the database does not know (see commits_lost), in no order. */
 typedef void store_name_fn(void *user, const char *session_id);

@@ -13,6 +13,15 @@
 
 struct aio;
 
+/* Page-aligned memory that is kept and grown: the first touch of fresh pages is what costs. */
+struct page_buffer {
+    void *p;
+    size_t bytes;
+};
+void page_buffer_fini(struct page_buffer *b);
+/* Room for n bytes; what was in it is gone if it has to grow. */
+NODISCARD enum err page_buffer_need(struct page_buffer *b, size_t n, struct error *e);
+
 /* Keys of the namespace that this process serves (one per uid by default). */
 struct store_namespace {
     int64_t id;
@@ -39,9 +48,10 @@ struct store {
     bool no_direct_io;
     const struct clock *clock;
     struct ulid_source ulid;
-    struct pack_writer *writer; /* the pack that is being filled; NULL: none yet */
+    struct packs *packs; /* open files, the pack that is being filled */
     struct aio *aio;
-    struct store_counters seen; /* what the scan and the reads counted */
+    struct page_buffer extent, scratch; /* of the save that runs */
+    struct store_counters seen;         /* what the scan and the reads counted */
     char lost[STORE_MAX_LOST][ULID_CHARS + 1];
     size_t n_lost;
 };

@@ -15,8 +15,9 @@ NODISCARD enum err tape_take_call(struct query *q, struct tape_call *out, int64_
 NODISCARD enum err tape_take_turn(struct query *q, struct tape_turn *out, int64_t *ord,
                                   struct error *e);
 struct strand_path;
-/* tape_load, once the path is known. */
-NODISCARD enum err tape_load_path(struct store *st, const struct strand_path *p,
+/* tape_load, once the path is known; without the ids if they are not wanted (then view.n_ids is
+ * right all the same). */
+NODISCARD enum err tape_load_path(struct store *st, const struct strand_path *p, bool with_ids,
                                   struct tape *out, struct error *e);
 NODISCARD enum err call_status_parse(const char *name, enum call_status *out, struct error *e);
 

@@ -590,17 +590,20 @@ static enum err make_view(struct tape *t, uint64_t n_ids, size_t n_segments, siz
     return OK;
 }
 
-enum err tape_load_path(struct store *st, const struct strand_path *p, struct tape *out,
-                        struct error *e)
+enum err tape_load_path(struct store *st, const struct strand_path *p, bool with_ids,
+                        struct tape *out, struct error *e)
 {
     AUTO(tape) struct tape t = {0};
-    t.ids = malloc((size_t)(p->length + 1) * sizeof *t.ids);
-    if (!t.ids)
-        return err_set(e, ERR_NOMEM, "tape of %llu tokens: out of memory",
-                       (unsigned long long)p->length);
-    uint64_t n_ids;
+    uint64_t n_ids = p->length;
+    enum err rc = OK;
+    if (with_ids) {
+        t.ids = malloc((size_t)(p->length + 1) * sizeof *t.ids);
+        if (!t.ids)
+            return err_set(e, ERR_NOMEM, "tape of %llu tokens: out of memory",
+                           (unsigned long long)p->length);
+        rc = strand_read_ids(st, p, 0, p->length, t.ids, &n_ids, e);
+    }
     size_t n_segments = 0, n_marks = 0;
-    enum err rc = strand_read_ids(st, p, 0, p->length, t.ids, &n_ids, e);
     t.damaged = rc == ERR_CORRUPT;
     if (rc && !t.damaged)
         return rc;
@@ -629,7 +632,7 @@ enum err tape_load(struct store *st, const char *session, struct tape *out, stru
     struct tape t;
     enum err rc = path_of(st, session, &p, e);
     if (!rc)
-        rc = tape_load_path(st, &p, &t, e);
+        rc = tape_load_path(st, &p, true, &t, e);
     if (rc)
         return session_note(st, session, rc);
     if (t.damaged)

@@ -13,7 +13,7 @@ static int setup(void **state)
 {
     static struct store_fixture f;
     struct error e;
-    store_fixture_init(&f);
+    store_fixture_init(&f, false);
     assert_ok(store_fixture_open(&f, &e), &e);
     *state = &f;
     return 0;

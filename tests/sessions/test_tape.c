@@ -15,7 +15,7 @@ static int setup(void **state)
 {
     static struct tape_test t;
     struct error e;
-    store_fixture_init(&t.f);
+    store_fixture_init(&t.f, false);
     assert_ok(store_fixture_open(&t.f, &e), &e);
     fixture_session(&t.f, "s", t.id);
     *state = &t;
@@ -490,47 +490,51 @@ static void every_failure_leaves_all_or_nothing(void **state)
     assert_int_equal(fixture_length(t->f.st, t->id), 600);
 }
 
+/* Some failures have a way round (a refused ring, bytes that are cut off later). */
 static void opening_survives_every_failure(void **state)
 {
     struct tape_test *t = *state;
     struct error e;
     assert_ok(scripted(t, &e), &e);
+    size_t refused = 0;
     for (uint64_t n = 1;; n++) {
         store_close(t->f.st);
         t->f.st = NULL;
         fault_arm(FAULT_FAIL, NULL, n);
         enum err rc = store_fixture_open(&t->f, &e);
-        if (!fault_disarm()) {
-            assert_ok(rc, &e);
-            assert_true(n > 5);
-            break;
+        bool failed = fault_disarm();
+        refused += rc != OK;
+        if (rc) {
+            assert_null(t->f.st);
+            assert_ok(store_fixture_open(&t->f, &e), &e);
         }
-        assert_int_not_equal(rc, OK);
-        assert_null(t->f.st);
-        assert_ok(store_fixture_open(&t->f, &e), &e);
         assert_int_equal(fixture_length(t->f.st, t->id), 600);
+        if (!failed)
+            break;
     }
+    assert_true(refused > 10);
 }
 
 static void founding_survives_every_failure(void **state)
 {
     struct tape_test *t = *state;
     struct error e;
+    size_t refused = 0;
     for (uint64_t n = 1;; n++) {
         store_close(t->f.st);
         t->f.st = NULL;
         remove_tree(t->f.dir);
         fault_arm(FAULT_FAIL, NULL, n);
         enum err rc = store_fixture_open(&t->f, &e);
-        if (!fault_disarm()) {
-            assert_ok(rc, &e);
-            assert_true(n > 10);
-            break;
-        }
-        assert_int_not_equal(rc, OK);
-        assert_ok(store_fixture_open(&t->f, &e), &e);
+        bool failed = fault_disarm();
+        refused += rc != OK;
+        if (rc)
+            assert_ok(store_fixture_open(&t->f, &e), &e);
         fixture_session(&t->f, "s", t->id);
+        if (!failed)
+            break;
     }
+    assert_true(refused > 20);
 }
 
 #define T(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)

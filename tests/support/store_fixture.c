@@ -5,10 +5,11 @@
 
 #include "tests/support/test.h"
 
-void store_fixture_init(struct store_fixture *f)
+void store_fixture_init(struct store_fixture *f, bool on_disk)
 {
     memset(f, 0, sizeof *f);
-    snprintf(f->dir, sizeof f->dir, "/tmp/agentd-store-XXXXXX");
+    bool in_memory = !on_disk && !getenv("AGENTD_SLOW") && access("/dev/shm", W_OK) == 0;
+    snprintf(f->dir, sizeof f->dir, "%s/agentd-store-XXXXXX", in_memory ? "/dev/shm" : "/tmp");
     assert_non_null(mkdtemp(f->dir));
     snprintf(f->db, sizeof f->db, "%s/data/agentd.db", f->dir);
     snprintf(f->packs, sizeof f->packs, "%s/packs", f->dir);

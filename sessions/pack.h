@@ -1,0 +1,130 @@
+/* Packs: append-only files of extents, `packs/NNNNNNNN.pack`.
+ *
+ *     page 0        superblock: who made it, its namespace, how it is keyed, with a tag
+ *     page 1...     extents (extent.h), one behind the other; punched holes between them
+ *     at the end    of a sealed pack: an extent that lists the others, and a trailer page that
+ *                   says where the list is
+ *
+ * A pack belongs to one namespace and carries its key, wrapped by the master key, so that packs
+ * and master key alone can rebuild the catalog of blocks.
+ *
+ * Writing goes in steps that head_save drives: pack_room, pack_write, ... then pack_sync, then
+ * pack_note inside the transaction, then pack_done; or pack_undo at any point, after which the
+ * bytes that were not committed are gone. A pack whose write or fsync failed (but for a full
+ * disk) is never written again: what its unsynced pages hold is unknown.
+ *
+ * Belongs to the store's thread. Fault points beside those of fs and aio: pack.create,
+ * pack.truncate, pack.seal. */
+#ifndef SESSIONS_PACK_H
+#define SESSIONS_PACK_H
+
+#include "sessions/extent.h"
+#include "sessions/store_internal.h"
+
+#define PACK_MAX_OPEN 64 /* more than reads can be in flight: see head_restore.c */
+#define PACK_MAX_KILLED 64
+
+enum pack_state { PACK_OPEN = 1, PACK_SEALED, PACK_DEAD };
+
+/* A row of `packs`. */
+struct pack_row {
+    int64_t id; /* the number in the file's name */
+    uint8_t uuid[STORE_UUID_BYTES];
+    int64_t space;
+    enum pack_state state;
+    uint64_t length; /* committed bytes */
+};
+
+/* Superblock, little endian (offset, bytes): magic "AGDPACK1" 8, version 4, page size 4, chunk
+ * size 4, algorithm of chunk tags 4, of hashes 4 (1: BLAKE2b), tokens of a block 4, uuid 16,
+ * uuid of the store 16, uuid of the namespace 16, its name 64, its wrapped key 72 (nonce, key,
+ * tag), number 8, made at (Unix ms) 8; zeros; in the last 16 bytes a BLAKE2b-128 tag. */
+struct pack_super {
+    uint8_t uuid[STORE_UUID_BYTES], store[STORE_UUID_BYTES], space[STORE_UUID_BYTES];
+    char space_name[64];
+    uint8_t wrapped[CRYPTO_NONCE_BYTES + CRYPTO_KEY_BYTES + CRYPTO_TAG_BYTES];
+    uint64_t number, created_ms;
+    uint32_t block_tokens;
+};
+void pack_super_encode(const struct pack_super *s, const uint8_t key[CRYPTO_KEY_BYTES],
+                       uint8_t page[EXTENT_PAGE]);
+/* ERR_FORMAT: no pack, or of a later version. ERR_CORRUPT: damaged, or of another master key.
+ */
+NODISCARD enum err pack_super_decode(const uint8_t page[EXTENT_PAGE],
+                                     const uint8_t key[CRYPTO_KEY_BYTES],
+                                     struct pack_super *out, struct error *e);
+
+/* Path of pack number id. */
+NODISCARD enum err pack_path(const struct store *st, int64_t id, char *out, size_t cap,
+                             struct error *e);
+
+/* ---- walking -------------------------------------------------------------------------------
+ */
+
+struct pack_walk {
+    const uint8_t *header_key;
+    const uint8_t *uuid;
+    uint64_t n_damaged; /* headers that begin right but do not verify */
+    /* Returns OK to go on. */
+    enum err (*fn)(void *user, const struct extent *x, uint64_t off, struct error *e);
+    void *user;
+};
+/* Hands over every extent of [from, to) whose header verifies, in order; holes, garbage and
+ * damage are stepped over page by page. fd: a buffered descriptor. */
+NODISCARD enum err pack_walk(struct pack_walk *w, int fd, uint64_t from, uint64_t to,
+                             struct error *e);
+
+/* ---- reading -------------------------------------------------------------------------------
+ */
+
+/* A pack open for reading; borrowed from the store until the next call of a pack function. */
+struct pack_file {
+    int64_t id;
+    int fd;
+    bool direct;
+    uint8_t uuid[STORE_UUID_BYTES];
+    uint64_t used; /* for choosing whom to close */
+};
+/* Opens pack id if it is not, and checks its superblock. ERR_CORRUPT: not the pack that the row
+ * with this id means. */
+NODISCARD enum err pack_open(struct store *st, int64_t id, const struct pack_file **out,
+                             struct error *e);
+/* Forgets the open file of a pack (its file is going to change or vanish). */
+void pack_forget(struct store *st, int64_t id);
+
+NODISCARD enum err pack_row_read(struct store *st, int64_t id, struct pack_row *out,
+                                 struct error *e);
+NODISCARD enum err pack_row_write(struct store *st, const struct pack_row *r, struct error *e);
+
+/* ---- writing -------------------------------------------------------------------------------
+ */
+
+struct pack_place {
+    int64_t pack;
+    uint64_t off;
+    uint32_t pages;
+};
+
+/* Where the next extent of that many pages goes; seals a full pack and begins another.
+ * *uuid_out: of that pack, borrowed until the next call. */
+NODISCARD enum err pack_room(struct store *st, uint32_t pages, struct pack_place *out,
+                             const uint8_t **uuid_out, struct error *e);
+/* Writes an extent at the place just given; bytes are page-aligned. */
+NODISCARD enum err pack_write(struct store *st, const struct pack_place *p, const void *bytes,
+                              struct error *e);
+/* Makes everything written durable, new files' names included. */
+NODISCARD enum err pack_sync(struct store *st, struct error *e);
+/* The rows of packs that were written to. In the transaction. */
+NODISCARD enum err pack_note(struct store *st, struct error *e);
+/* The transaction is durable. */
+void pack_done(struct store *st);
+/* It is not: uncommitted bytes will be cut off. */
+void pack_undo(struct store *st);
+/* Frees the bytes of an extent that no row refers to any more. Best effort. */
+void pack_punch(struct store *st, const struct pack_place *p);
+
+/* NULL: out of memory. */
+struct packs *packs_new(void);
+void pack_close_all(struct store *st);
+
+#endif
