@@ -78,7 +78,8 @@ static bool take_held(struct chat_lexer *l, struct chat_item *item)
     return true;
 }
 
-static bool take_added(struct chat_lexer *l, struct chat_item *item)
+/* The next of what is pushed: a mark, or one byte that is no part of any. */
+static bool take_next(struct chat_lexer *l, struct chat_item *item)
 {
     if (l->in_kind == CHAT_IN_MARK) {
         match_any(l->in, l->n_in, item);
@@ -90,6 +91,13 @@ static bool take_added(struct chat_lexer *l, struct chat_item *item)
     item->byte = *l->in++;
     l->n_in--;
     return true;
+}
+
+/* The bytes that spellings begin with: "<", "｜", "|". Most text has none and is not searched.
+ */
+static bool may_begin(uint8_t b)
+{
+    return b == '<' || b == 0xef || b == '|';
 }
 
 bool chat_lexer_next(struct chat_lexer *l, bool at_end, struct chat_item *item)
@@ -109,8 +117,8 @@ bool chat_lexer_next(struct chat_lexer *l, bool at_end, struct chat_item *item)
             return take_held(l, item);
         if (!l->n_in)
             return at_end && l->n_held ? take_held(l, item) : false;
-        if (added_next)
-            return take_added(l, item);
+        if (added_next || (!l->n_held && !may_begin(*l->in)))
+            return take_next(l, item);
         l->held[l->n_held++] = *l->in++;
         l->n_in--;
     }

@@ -177,7 +177,7 @@ static void assert_arguments(const struct fixture *f, const char *arguments, con
 
 #define PARAM(name, string, value)                                                             \
     "<｜DSML｜ parameter name=\"" name "\" string=\"" string "\">" value "</｜DSML｜ "       \
-                                                                         "parameter>"
+    "parameter>"
 
 static void test_arguments(void **state)
 {
