@@ -4,6 +4,7 @@
 #include <string.h>
 
 #define PAGE 4096
+#define SCRATCH_MAX ((size_t)1 << 38) /* no op of a real step comes near */
 
 static void *host_alloc(struct kernels *k, size_t bytes)
 {
@@ -101,7 +102,7 @@ void *k_scratch(struct kernels *k, enum k_slot slot, size_t bytes)
         return s->p;
     free(s->p);
     s->bytes = 0;
-    s->p = bytes > SIZE_MAX - 2 * PAGE ? NULL : aligned_alloc(64, (bytes + PAGE) / 64 * 64);
+    s->p = bytes > SCRATCH_MAX ? NULL : aligned_alloc(64, (bytes + PAGE) / 64 * 64);
     if (!s->p) {
         k->ctx->failed = ERR_NOMEM;
         k->ctx->failed_bytes = bytes;
