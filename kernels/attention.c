@@ -151,5 +151,5 @@ void k_attention_ref(struct kernels *k, const struct k_attention *a)
                    a->d * sizeof(double);
     job.scratch = k_scratch_threads(k, K_SLOT_OP, bytes, &job.stride);
     if (job.scratch)
-        k_run(k, attention_queries, &job, a->n);
+        k_run(k, attention_queries, &job, a->n, a->n * a->n_head * job.n_max * a->d * 2);
 }

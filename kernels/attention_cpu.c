@@ -165,5 +165,6 @@ void k_attention_cpu(struct kernels *k, const struct k_attention *a)
     size_t bytes = job.n_max * (2 * sizeof(void *) + (a->d + HEADS) * sizeof(float));
     job.scratch = k_scratch_threads(k, K_SLOT_OP, bytes, &job.stride);
     if (job.scratch)
-        k_run(k, attention_items, &job, a->n * job.head_blocks);
+        k_run(k, attention_items, &job, a->n * job.head_blocks,
+              a->n * a->n_head * job.n_max * a->d / 8);
 }

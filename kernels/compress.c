@@ -40,5 +40,5 @@ void k_compress_ref(struct kernels *k, const struct k_compress *a)
         return;
     struct k_compress args = *a;
     assert(a->ratio >= 1 && a->ratio <= K_MAX_RATIO);
-    k_run(k, compress_rows, &args, a->n);
+    k_run(k, compress_rows, &args, a->n, a->n * a->ratio * a->d * 40);
 }

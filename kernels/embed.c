@@ -25,5 +25,5 @@ void k_embed_ref(struct kernels *k, const struct k_embed *a)
     if (k_failed(k))
         return;
     struct k_embed args = *a;
-    k_run(k, embed_rows, &args, a->n);
+    k_run(k, embed_rows, &args, a->n, a->n * a->copies * a->w->n_in);
 }

@@ -24,7 +24,7 @@ void k_engram_rows_ref(struct kernels *k, const struct k_engram_rows *a)
         return;
     struct k_engram_rows args = *a;
     assert(a->d % 32 == 0);
-    k_run(k, gather_rows, &args, a->n);
+    k_run(k, gather_rows, &args, a->n, a->n * a->n_id * a->d * 2);
 }
 
 static double gate_of(double dot)
@@ -72,5 +72,5 @@ void k_engram_gate_ref(struct kernels *k, const struct k_engram_gate *a)
     if (k_failed(k))
         return;
     struct k_engram_gate args = *a;
-    k_run(k, gate_rows, &args, a->n);
+    k_run(k, gate_rows, &args, a->n, a->n * a->hc * a->d * 4);
 }

@@ -79,7 +79,7 @@ void k_hc_mix_ref(struct kernels *k, const struct k_hc_mix *a)
     struct k_hc_mix args = *a;
     assert(a->fn->type == K_W_F32 && a->fn->n_in == a->hc * a->d);
     assert(a->fn->n_out == (2 + a->hc) * a->hc && a->hc <= K_MAX_HC);
-    k_run(k, mix_rows, &args, a->n);
+    k_run(k, mix_rows, &args, a->n, a->n * a->fn->n_out * a->fn->n_in);
 }
 
 static void collapse_rows(void *arg, size_t first, size_t last, uint32_t thread)
@@ -105,7 +105,7 @@ void k_hc_collapse_ref(struct kernels *k, const struct k_hc_collapse *a)
     if (k_failed(k))
         return;
     struct k_hc_collapse args = *a;
-    k_run(k, collapse_rows, &args, a->n);
+    k_run(k, collapse_rows, &args, a->n, a->n * a->hc * a->d * 2);
 }
 
 static void update_rows(void *arg, size_t first, size_t last, uint32_t thread)
@@ -137,5 +137,5 @@ void k_hc_update_ref(struct kernels *k, const struct k_hc_update *a)
         return;
     struct k_hc_update args = *a;
     assert(a->hc <= K_MAX_HC);
-    k_run(k, update_rows, &args, a->n);
+    k_run(k, update_rows, &args, a->n, a->n * a->hc * a->hc * a->d);
 }

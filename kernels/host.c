@@ -4,6 +4,7 @@
 #include <string.h>
 
 #define PAGE 4096
+#define SERIAL_NS 10000               /* about what waking a pool costs */
 #define SCRATCH_MAX ((size_t)1 << 38) /* no op of a real step comes near */
 
 static void *host_alloc(struct kernels *k, size_t bytes)
@@ -61,6 +62,7 @@ enum err k_host_init(struct kernels *k, const char *numerics, struct pool *pool,
     if (!ctx)
         return err_set(e, ERR_NOMEM, "kernels %s: context", numerics);
     ctx->pool = pool;
+    ctx->serial_ns = SERIAL_NS;
     *k = (struct kernels){.numerics = numerics,
                           .host_memory = true,
                           .ctx = ctx,
@@ -84,10 +86,10 @@ void kernels_fini(struct kernels *k)
     *k = (struct kernels){0};
 }
 
-void k_run(struct kernels *k, pool_fn *fn, void *arg, size_t n_items)
+void k_run(struct kernels *k, pool_fn *fn, void *arg, size_t n_items, size_t cost_ns)
 {
     if (n_items)
-        pool_run(k->ctx->pool, fn, arg, n_items);
+        pool_run(cost_ns < k->ctx->serial_ns ? NULL : k->ctx->pool, fn, arg, n_items);
 }
 
 uint32_t k_threads(const struct kernels *k)

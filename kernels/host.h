@@ -35,6 +35,7 @@ enum k_slot {
 struct k_ctx {
     struct pool *pool;
     const struct k_isa *isa; /* cpu backend */
+    size_t serial_ns;        /* cheaper loops run on the caller alone; 0 in tests */
     enum err failed;         /* first failure since sync */
     size_t failed_bytes;     /* what could not be allocated */
     struct k_scratch {
@@ -47,8 +48,9 @@ struct k_ctx {
 NODISCARD enum err k_host_init(struct kernels *k, const char *numerics, struct pool *pool,
                                struct error *e);
 
-/* Calls fn over [0, n_items), shares by thread as pool_run does. */
-void k_run(struct kernels *k, pool_fn *fn, void *arg, size_t n_items);
+/* Calls fn over [0, n_items), shares by thread as pool_run does. cost_ns is a guess of what all
+ * of it costs one thread: below ctx->serial_ns waking the pool costs more than it saves. */
+void k_run(struct kernels *k, pool_fn *fn, void *arg, size_t n_items, size_t cost_ns);
 uint32_t k_threads(const struct kernels *k);
 
 /* At least `bytes` of 64-byte aligned scratch, contents undefined. NULL when there is none: the

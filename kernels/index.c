@@ -172,5 +172,5 @@ void k_index_ref(struct kernels *k, const struct k_index *a)
     size_t values = a->d + (size_t)a->n_row + job.n_block + job.n_list + job.n_heap;
     job.scratch = k_scratch_threads(k, K_SLOT_OP, values * 4, &job.stride);
     if (job.scratch)
-        k_run(k, index_queries, &job, a->n);
+        k_run(k, index_queries, &job, a->n, a->n * a->n_row * a->n_head * a->d);
 }

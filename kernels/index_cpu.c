@@ -122,12 +122,13 @@ static void choose_queries(void *arg, size_t first, size_t last, uint32_t thread
 static void run_group(struct kernels *k, struct index_job *job)
 {
     size_t longest = 0;
-    k_run(k, list_queries, job, job->n_query);
+    k_run(k, list_queries, job, job->n_query, job->list ? job->n_query * job->list_max : 0);
     for (size_t q = 0; q < job->n_query; q++)
         if (!trivial(job->a, job->query0 + q) && job->n_list[q] > longest)
             longest = job->n_list[q];
-    k_run(k, score_tiles, job, (longest + TILE - 1) / TILE);
-    k_run(k, choose_queries, job, job->n_query);
+    k_run(k, score_tiles, job, (longest + TILE - 1) / TILE,
+          job->n_query * longest * job->a->n_head * job->a->d / 8);
+    k_run(k, choose_queries, job, job->n_query, job->n_query * longest * 2);
 }
 
 /* Filtered and unfiltered scores are asked for together only by tests and evals. */

@@ -72,10 +72,10 @@ void k_linear_ref(struct kernels *k, const struct k_linear *a)
         if (!job.x)
             return;
         job.scratch = k->ctx->slot[K_SLOT_LINEAR_X].p;
-        k_run(k, round_rows, &job, a->n);
+        k_run(k, round_rows, &job, a->n, a->n * width * 2);
     }
     job.scratch = k_scratch_threads(k, K_SLOT_LINEAR_THREAD, a->w->n_in * sizeof(float),
                                     &job.scratch_stride);
     if (job.scratch)
-        k_run(k, linear_outputs, &job, a->w->n_out);
+        k_run(k, linear_outputs, &job, a->w->n_out, (a->n + 2) * a->w->n_out * a->w->n_in);
 }

@@ -112,7 +112,8 @@ bool k_rows_prepare(struct kernels *k, const float *x, size_t n, size_t x_stride
         job.values = k_scratch(k, slot_values, n * width * (job.bf16 ? 2 : 4));
     if (k_failed(k))
         return false;
-    k_run(k, prepare_rows, &job, n);
+    k_run(k, prepare_rows, &job, n,
+          round == K_EXACT ? 0 : n * width * (round == K_FP8_32 ? 8 : 1) / 4);
     *out = (struct k_rows){(const void *const *)job.row, n, job.bf16};
     return true;
 }
@@ -182,5 +183,6 @@ void k_linear_cpu(struct kernels *k, const struct k_linear *a)
                                         (groups > 1 ? a->n * sizeof(void *) + 64 : 0),
                                     &job.stride);
     if (job.scratch)
-        k_run(k, linear_blocks, &job, groups * job.blocks_a_group);
+        k_run(k, linear_blocks, &job, groups * job.blocks_a_group,
+              (a->n + 2) * a->w->n_out * a->w->n_in / 16);
 }

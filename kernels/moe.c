@@ -63,19 +63,19 @@ static void run_expert(struct kernels *k, struct expert_rows *r)
     r->y = k_scratch(k, K_SLOT_MOE_Y, r->n * a->d * sizeof(float));
     if (k_failed(k))
         return;
-    k_run(k, gather, r, r->n);
+    k_run(k, gather, r, r->n, r->n * a->d);
     k_linear_ref(
         k, &(struct k_linear){
                .w = &x->w1, .x = r->x, .y = r->gate, .n = r->n, .in = a->in, .out = a->mid});
     k_linear_ref(
         k, &(struct k_linear){
                .w = &x->w3, .x = r->x, .y = r->up, .n = r->n, .in = a->in, .out = a->mid});
-    k_run(k, activate, r, r->n);
+    k_run(k, activate, r, r->n, r->n * inter * 30);
     k_linear_ref(
         k, &(struct k_linear){
                .w = &x->w2, .x = r->gate, .y = r->y, .n = r->n, .in = a->in, .out = a->mid});
     if (!k_failed(k))
-        k_run(k, add, r, r->n);
+        k_run(k, add, r, r->n, r->n * a->d);
 }
 
 /* Collects the rows of expert e in order of token. */

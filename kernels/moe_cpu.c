@@ -223,7 +223,8 @@ void k_moe_cpu(struct kernels *k, const struct k_moe *a)
         return;
     for (size_t p = 0; p < job.n_pairs; p++)
         job.row[p] = job.x.row[job.token[p]];
-    k_run(k, up_items, &job, job.n_used * ((job.widest + job.block - 1) / job.block));
+    size_t cost = (job.n_pairs + 2 * job.n_used) * job.widest * a->d / 16;
+    k_run(k, up_items, &job, job.n_used * ((job.widest + job.block - 1) / job.block), 2 * cost);
     down_rows(&job);
-    k_run(k, down_items, &job, (a->d + job.block - 1) / job.block);
+    k_run(k, down_items, &job, (a->d + job.block - 1) / job.block, cost);
 }

@@ -142,7 +142,7 @@ void k_encode_ref(struct kernels *k, const struct k_encode *a)
     if (k_failed(k))
         return;
     struct k_encode args = *a;
-    k_run(k, encode_rows, &args, a->n);
+    k_run(k, encode_rows, &args, a->n, a->n * a->d * 5);
 }
 
 static void decode_rows(void *arg, size_t first, size_t last, uint32_t thread)
@@ -159,7 +159,7 @@ void k_decode_ref(struct kernels *k, const struct k_decode *a)
     if (k_failed(k))
         return;
     struct k_decode args = *a;
-    k_run(k, decode_rows, &args, a->n);
+    k_run(k, decode_rows, &args, a->n, a->n * a->d * 3);
 }
 
 static void fake_rows(void *arg, size_t first, size_t last, uint32_t thread)
@@ -181,5 +181,5 @@ void k_fake_quant_ref(struct kernels *k, const struct k_fake_quant *a)
         return;
     struct k_fake_quant args = *a;
     assert(k_row_bytes(a->format, a->d));
-    k_run(k, fake_rows, &args, a->n);
+    k_run(k, fake_rows, &args, a->n, a->n * a->d * 8);
 }

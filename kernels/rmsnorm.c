@@ -24,5 +24,5 @@ void k_rmsnorm_ref(struct kernels *k, const struct k_rmsnorm *a)
     if (k_failed(k))
         return;
     struct k_rmsnorm args = *a;
-    k_run(k, rmsnorm_rows, &args, a->n);
+    k_run(k, rmsnorm_rows, &args, a->n, a->n * a->d * 3);
 }

@@ -53,7 +53,7 @@ void k_rope_table_ref(struct kernels *k, const struct k_rope_table *a)
     if (k_failed(k))
         return;
     struct k_rope_table args = *a;
-    k_run(k, table_rows, &args, a->n);
+    k_run(k, table_rows, &args, a->n, a->n * a->half * 60);
 }
 
 static void rotate_rows(void *arg, size_t first, size_t last, uint32_t thread)
@@ -80,5 +80,5 @@ void k_rope_ref(struct kernels *k, const struct k_rope *a)
     if (k_failed(k))
         return;
     struct k_rope args = *a;
-    k_run(k, rotate_rows, &args, a->n);
+    k_run(k, rotate_rows, &args, a->n, a->n * a->n_head * a->half * 4);
 }

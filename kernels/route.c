@@ -49,5 +49,5 @@ void k_route_ref(struct kernels *k, const struct k_route *a)
     struct k_route args = *a;
     assert(a->n_expert <= K_MAX_EXPERTS && a->top_k <= K_MAX_TOP_K);
     assert(a->top_k <= a->n_expert);
-    k_run(k, route_rows, &args, a->n);
+    k_run(k, route_rows, &args, a->n, a->n * a->n_expert * 60);
 }

@@ -9,7 +9,7 @@ struct rows_job {
     const void *args;
 };
 
-#define ROW_OP(op, primitive)                                                                  \
+#define ROW_OP(op, primitive, values)                                                          \
     static void op##_rows(void *arg, size_t first, size_t last, uint32_t thread)               \
     {                                                                                          \
         const struct rows_job *job = arg;                                                      \
@@ -21,12 +21,12 @@ struct rows_job {
     {                                                                                          \
         struct rows_job job = {k->ctx->isa, a};                                                \
         if (!k_failed(k))                                                                      \
-            k_run(k, op##_rows, &job, a->n);                                                   \
+            k_run(k, op##_rows, &job, a->n, a->n *(values) / 4);                               \
     }
 
-ROW_OP(rmsnorm, rmsnorm)
-ROW_OP(hc_collapse, collapse)
-ROW_OP(hc_update, update)
+ROW_OP(rmsnorm, rmsnorm, a->d)
+ROW_OP(hc_collapse, collapse, (size_t)a->hc * a->d)
+ROW_OP(hc_update, update, (size_t)a->hc * a->hc * a->d)
 
 static void gate_rows(void *arg, size_t first, size_t last, uint32_t thread)
 {
@@ -45,7 +45,7 @@ void k_engram_gate_cpu(struct kernels *k, const struct k_engram_gate *a)
 {
     struct rows_job job = {k->ctx->isa, a};
     if (!k_failed(k))
-        k_run(k, gate_rows, &job, a->n);
+        k_run(k, gate_rows, &job, a->n, a->n * a->hc * a->d);
 }
 
 static void decode_rows(void *arg, size_t first, size_t last, uint32_t thread)
@@ -63,7 +63,7 @@ void k_decode_cpu(struct kernels *k, const struct k_decode *a)
 {
     struct rows_job job = {k->ctx->isa, a};
     if (!k_failed(k))
-        k_run(k, decode_rows, &job, a->n);
+        k_run(k, decode_rows, &job, a->n, a->n * a->d / 2);
 }
 
 /* One item: up to tile_m tokens, so that fn is read once for all of them. */
@@ -100,5 +100,6 @@ void k_hc_mix_cpu(struct kernels *k, const struct k_hc_mix *a)
     assert(a->fn->type == K_W_F32 && a->fn->n_in == a->hc * a->d);
     assert(a->fn->n_out == (2 + a->hc) * a->hc && a->hc <= K_MAX_HC);
     if (!k_failed(k))
-        k_run(k, mix_tiles, &job, (a->n + tile - 1) / tile);
+        k_run(k, mix_tiles, &job, (a->n + tile - 1) / tile,
+              a->n * (8000 + a->fn->n_out * (size_t)a->fn->n_in / 16));
 }
