@@ -1,0 +1,22 @@
+/* Golden case b_long on the CPU backend. */
+#include "tests/support/golden_b_long.h"
+#include "tests/support/test.h"
+
+static void test_math(void **state)
+{
+    (void)state;
+    golden_b_long("cpu", PRECISION_MATH);
+}
+
+static void test_fp32kvq(void **state)
+{
+    (void)state;
+    golden_b_long("cpu", PRECISION_FP32KVQ);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_math),
+                                       cmocka_unit_test(test_fp32kvq)};
+    return !!cmocka_run_group_tests(tests, NULL, NULL);
+}
