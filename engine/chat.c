@@ -164,7 +164,9 @@ static enum err qualify(const json_t *function, const json_t *namespace, json_t 
         return err_set(e, ERR_INVAL,
                        "namespace: want {name, description} and a function with a name");
     json_auto_t *copy = json_copy((json_t *)(uintptr_t)function);
-    bool good = copy && !json_object_set_new(copy, "name", json_sprintf("%s::%s", space, name));
+    /* json_copy() leaves members out when it has no memory for them. */
+    bool good = json_object_size(copy) == json_object_size(function) &&
+                !json_object_set_new(copy, "name", json_sprintf("%s::%s", space, name));
     if (good && about)
         good = !json_object_set_new(
             copy, "description", own ? json_sprintf("%s\n%s", about, own) : json_string(about));

@@ -296,12 +296,16 @@ static enum err add_parameter(const struct chat_ids *ids, struct prompt *p, cons
  * text: the prompt would silently be another one. *out stays NULL for text that is no JSON. */
 static enum err decode(const json_t *text, json_t **out, struct error *e)
 {
-    json_error_t why;
+    json_error_t why = {0};
     *out = json_loadb(json_string_value(text), json_string_length(text),
                       JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
-    if (!*out && json_error_code(&why) == json_error_numeric_overflow)
+    if (*out || !pyjson_valid(json_string_value(text), json_string_length(text)))
+        return OK;
+    /* It is JSON that jansson did not take; without memory its own code says anything. */
+    enum json_error_code code = json_error_code(&why);
+    if (code == json_error_numeric_overflow || code == json_error_null_byte_in_key)
         return err_set(e, ERR_UNSUPPORTED, "arguments: %s", why.text);
-    return OK;
+    return err_set(e, ERR_NOMEM, "arguments: no memory");
 }
 
 /* Arguments as an object: given as one, or as JSON text, decoded up to twice. *out stays NULL

@@ -29,6 +29,11 @@ static enum err fail(const struct strict *s, const char *why)
     return err_set(s->e, ERR_FORMAT, "byte %zu: %s", (size_t)(s->p - s->start), why);
 }
 
+static enum err no_memory(const struct strict *s)
+{
+    return err_set(s->e, ERR_NOMEM, "no memory for the message");
+}
+
 /* Moves to the nearest of the stops (NULL ends the list), or to the end; what lies before it is
  * *before. The stop is passed and returned, or NULL at the end. */
 static const char *read_until(struct strict *s, const char *const *stops, struct span *before)
@@ -90,8 +95,10 @@ static enum err read_parameter(struct strict *s, json_t *keys, struct buf *argum
     value = inside;
     if (json_object_getn(keys, name.p, name.n))
         return fail(s, "the same parameter twice");
-    if (memchr(name.p, 0, name.n) || json_object_setn_new(keys, name.p, name.n, json_true()))
-        return fail(s, "a parameter name that cannot be one");
+    if (memchr(name.p, 0, name.n))
+        return fail(s, "a NUL byte in a parameter name");
+    if (json_object_setn_new(keys, name.p, name.n, json_true()))
+        return no_memory(s);
     enum err rc = arguments->len > 1 ? buf_add_str(arguments, ", ", s->e) : OK;
     if (!rc)
         rc = pyjson_string(name.p, name.n, arguments, s->e);
@@ -116,7 +123,7 @@ static enum err read_call(struct strict *s, json_t *calls)
         return fail(s, "a call without a proper name");
     json_auto_t *keys = json_object();
     AUTO(buf) struct buf arguments = BUF_INIT(SIZE_MAX / 4);
-    enum err rc = keys ? buf_add_str(&arguments, "{", s->e) : ERR_NOMEM;
+    enum err rc = keys ? buf_add_str(&arguments, "{", s->e) : no_memory(s);
     while (!rc && stop && !strcmp(stop, PARAMETER)) {
         if ((rc = read_parameter(s, keys, &arguments)))
             return rc;
@@ -130,9 +137,7 @@ static enum err read_call(struct strict *s, json_t *calls)
         return rc;
     json_t *call = json_pack("{s:s,s:{s:s%,s:s%}}", "type", "function", "function", "name",
                              name.p, name.n, "arguments", buf_str(&arguments), arguments.len);
-    if (!call || json_array_append_new(calls, call))
-        return fail(s, "a call that JSON cannot hold");
-    return OK;
+    return !call || json_array_append_new(calls, call) ? no_memory(s) : OK;
 }
 
 static enum err read_calls(struct strict *s, json_t *calls)
@@ -181,7 +186,7 @@ enum err chat_strict_parse(const void *bytes, size_t n, bool thinking, json_t **
     }
     json_auto_t *calls = json_array();
     const char *stop = read_until(&s, text_stops, &content);
-    enum err rc = calls ? OK : err_set(e, ERR_NOMEM, "no memory for calls");
+    enum err rc = calls ? OK : no_memory(&s);
     if (!rc && stop && !strcmp(stop, CALLS_START)) {
         rc = read_calls(&s, calls);
         stop = rc ? NULL : read_until(&s, eos_stops, &rest);
@@ -202,7 +207,7 @@ enum err chat_strict_parse(const void *bytes, size_t n, bool thinking, json_t **
         json_pack("{s:s,s:s%,s:s%,s:O}", "role", "assistant", "content", content.p, content.n,
                   "reasoning_content", reasoning.p, reasoning.n, "tool_calls", calls);
     if (!result)
-        return err_set(e, ERR_FORMAT, "output that JSON cannot hold");
+        return no_memory(&s);
     *out = result;
     return OK;
 }
