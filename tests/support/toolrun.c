@@ -219,22 +219,28 @@ bool toolrun_is_plain_user(void)
 
 /* ---- looking around ---- */
 
-static bool command_holds(const char *pid, const char *marker)
+/* The command line of a process, its arguments divided by NULs; 0 bytes when it is gone. */
+static size_t command_line(const char *pid, char out[4096])
 {
-    char path[64], text[4096];
+    char path[64];
     snprintf(path, sizeof path, "/proc/%.20s/cmdline", pid);
     AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text);
-    return n > 0 && memmem(text, (size_t)n, marker, strlen(marker));
+    ssize_t n = fd < 0 ? 0 : read(fd, out, 4095);
+    out[n > 0 ? n : 0] = '\0';
+    return n > 0 ? (size_t)n : 0;
 }
 
 static unsigned count_now(const char *marker)
 {
     unsigned n = 0;
+    char text[4096];
     DIR *dir = opendir("/proc");
-    for (struct dirent *d; dir && (d = readdir(dir));)
-        if (isdigit((unsigned char)d->d_name[0]) && strtol(d->d_name, NULL, 10) != getpid())
-            n += command_holds(d->d_name, marker);
+    for (struct dirent *d; dir && (d = readdir(dir));) {
+        if (!isdigit((unsigned char)d->d_name[0]) || strtol(d->d_name, NULL, 10) == getpid())
+            continue;
+        size_t len = command_line(d->d_name, text);
+        n += memmem(text, len, marker, strlen(marker)) != NULL;
+    }
     if (dir)
         closedir(dir);
     return n;
@@ -246,6 +252,20 @@ unsigned toolrun_count_processes(const char *marker)
     for (int i = 0; i < 300 && (n = count_now(marker)) > 0; i++)
         nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
     return n;
+}
+
+pid_t toolrun_find_process(const char *name)
+{
+    pid_t found = 0;
+    char text[4096];
+    DIR *dir = opendir("/proc");
+    for (struct dirent *d; dir && !found && (d = readdir(dir));)
+        if (isdigit((unsigned char)d->d_name[0]) && command_line(d->d_name, text) > 0 &&
+            !strcmp(text, name))
+            found = (pid_t)strtol(d->d_name, NULL, 10);
+    if (dir)
+        closedir(dir);
+    return found;
 }
 
 bool toolrun_layer(const struct tool_result *r, const char *layer, const char *prefix)

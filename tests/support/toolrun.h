@@ -2,6 +2,8 @@
 #ifndef TESTS_SUPPORT_TOOLRUN_H
 #define TESTS_SUPPORT_TOOLRUN_H
 
+#include <sys/types.h>
+
 #include "tools/tools.h"
 
 /* One workspace: dir/ws is the tool's folder, dir/spill gets whole outputs, dir/secret/key and
@@ -41,6 +43,8 @@ bool toolrun_is_plain_user(void);
 /* Processes of the machine whose command line holds `marker`, those of this test left out.
  * Waits up to 3 s for none. */
 unsigned toolrun_count_processes(const char *marker);
+/* A process whose argv[0] is exactly `name`, 0 if there is none. */
+pid_t toolrun_find_process(const char *name);
 
 /* Whether a layer's report starts with `prefix`. */
 bool toolrun_layer(const struct tool_result *r, const char *layer, const char *prefix);

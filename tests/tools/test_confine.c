@@ -38,6 +38,22 @@ static void open_way(int way)
     toolrun_open(&t, &(struct tools_config){.without = ways[way].without});
 }
 
+/* Opens a way, unless this machine has not what the rest must make up for: in a container
+ * without mount namespaces, commands without Landlock are refused, or run as a user who owns
+ * nothing (test_with_next_to_nothing). The first way always counts. */
+static bool try_way(int way)
+{
+    json_t *layers = NULL;
+    open_way(way);
+    bool refused = tools_probe(t.tools, t.mode, t.ws, &layers, NULL) != OK;
+    bool bare = json_object_get(layers, "files");
+    json_decref(layers);
+    if (way == 0 || !(refused || bare))
+        return true;
+    toolrun_close(&t);
+    return false;
+}
+
 static void put(const char *path, const char *text, mode_t mode)
 {
     AUTO_FD int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
@@ -227,7 +243,8 @@ static void test_key_file(void **state)
     (void)state;
     for (int way = 0; way < N_WAYS; way++) {
         struct tool_result r;
-        open_way(way);
+        if (!try_way(way))
+            continue;
         toolrun_bash(
             &t,
             "cat ../secret/key; ls -la ../secret; cp -r ../secret . ; ln ../secret/key k; "
@@ -247,12 +264,10 @@ static void test_writing_outside(void **state)
     for (int way = 0; way < N_WAYS; way++) {
         struct tool_result r;
         struct stat st;
-        open_way(way);
+        if (!try_way(way))
+            continue;
         mkdir(at("open"), 0755);
         put(at("open/file"), "before", 0644);
-        /* Its owner may chmod it: only read-only mounts, or not being the owner, stop that. */
-        bool owner_bound = ways[way].without != no_namespaces && ways[way].without != neither;
-        bool modes = owner_bound || !toolrun_is_plain_user();
         if (geteuid() != 0)
             assert_int_equal(chmod(t.dir, 0777), 0);
         assert_int_equal(chmod(at("open"), 0777), 0);
@@ -266,6 +281,9 @@ static void test_writing_outside(void **state)
             "chmod 0 ../open/file; touch -d 2001-01-01 ../open/file; echo done; cat inside",
             &r);
         assert_holds(&r, way, "done\nin\n");
+        /* Its owner may chmod it: only read-only mounts, or not being the owner, stop that. */
+        bool modes =
+            toolrun_layer(&r, "mounts", "private; read-only") || !toolrun_is_plain_user();
         AUTO_FD int fd = open(at("open/file"), O_RDONLY | O_CLOEXEC);
         char text[16] = "";
         if (fd < 0 || read(fd, text, sizeof text - 1) < 0 || strcmp(text, "before") != 0) {
@@ -292,7 +310,8 @@ static void test_writing_inside(void **state)
     (void)state;
     for (int way = 0; way < N_WAYS; way++) {
         struct tool_result r;
-        open_way(way);
+        if (!try_way(way))
+            continue;
         put(at("ws/old"), "old\n", 0644);
         toolrun_bash(
             &t,
@@ -342,7 +361,8 @@ static void test_control_socket(void **state)
     for (int way = 0; way < N_WAYS; way++) {
         struct tool_result r;
         char command[512];
-        open_way(way);
+        if (!try_way(way))
+            continue;
         assert_int_equal(chmod(t.secret, 0777), 0);
         AUTO_FD int fd = listen_unix(at("secret/sock"));
         assert_int_equal(chmod(at("secret/sock"), 0777), 0);
@@ -389,7 +409,8 @@ static void test_network(void **state)
         struct tool_result r;
         char command[512];
         int port;
-        open_way(way);
+        if (!try_way(way))
+            continue;
         AUTO_FD int fd = listen_tcp(&port);
         snprintf(
             command, sizeof command,
@@ -415,7 +436,8 @@ static void test_no_way_out_of_the_layers(void **state)
     (void)state;
     for (int way = 0; way < N_WAYS; way++) {
         struct tool_result r;
-        open_way(way);
+        if (!try_way(way))
+            continue;
         toolrun_bash(
             &t,
             "unshare -Ur true && echo ESCAPED user; unshare -m true && echo ESCAPED mount; "
