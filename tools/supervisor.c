@@ -1,6 +1,5 @@
 #include "tools/supervisor.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -23,16 +22,16 @@
 #include "tools/privileges.h"
 #include "tools/reap.h"
 #include "tools/sandbox.h"
+#include "tools/scratch.h"
 
 #define MESSAGE_BYTES 8192
 #define NAMESPACES (CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC)
-#define MAX_CLEAN_DEPTH 256
 
 struct supervisor {
     const struct launch *l;
     struct sandbox_plan plan;
     struct cgroup cgroup;
-    char scratch[48];
+    char scratch[SCRATCH_PATH_BYTES];
     int signals; /* signalfd */
     int sock;    /* to the child; -1 once it hung up */
     pid_t child;
@@ -348,24 +347,6 @@ static void run_attempts(struct supervisor *s)
 
 /* ---- before and after ---- */
 
-/* Empties a folder that a tool filled; every process that could interfere is dead. */
-static void remove_tree(int parent, const char *name, int depth)
-{
-    if (unlinkat(parent, name, 0) == 0 || depth == MAX_CLEAN_DEPTH)
-        return;
-    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0 && errno == EACCES && fchmodat(parent, name, 0700, 0) == 0)
-        fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-    if (!dir)
-        return;
-    for (struct dirent *d; (d = readdir(dir));)
-        if (strcmp(d->d_name, ".") != 0 && strcmp(d->d_name, "..") != 0)
-            remove_tree(fd, d->d_name, depth + 1);
-    closedir(dir);
-    unlinkat(parent, name, AT_REMOVEDIR);
-}
-
 static const char *describe_cgroup(const struct cgroup *g)
 {
     if (g->v2[0])
@@ -395,9 +376,9 @@ static void prepare(struct supervisor *s)
     sandbox_note(s->layers, "cgroup", "%s", describe_cgroup(&s->cgroup));
     if (s->l->mode == TOOL_MODE_FULL_ACCESS)
         return;
-    snprintf(s->scratch, sizeof s->scratch, "/tmp/agentd-tool.XXXXXX");
-    if (!mkdtemp(s->scratch))
-        s->refused = json_sprintf("scratch folder: %s", strerror(errno));
+    struct error e;
+    if (scratch_make(s->scratch, &e))
+        s->refused = json_string(e.msg);
     s->plan.scratch = s->scratch;
 }
 
@@ -444,7 +425,7 @@ int supervise(const struct launch *l)
         sandbox_note(s.layers, "cgroup", "could not be removed");
     report(&s);
     if (s.scratch[0])
-        remove_tree(AT_FDCWD, s.scratch, 0);
+        scratch_remove(s.scratch);
     json_decref(s.layers);
     json_decref(s.refused);
     json_decref(s.namespaces);

@@ -10,6 +10,7 @@
 
 #include "tools/launch.h"
 #include "tools/reap.h"
+#include "tools/scratch.h"
 #include "tools/tools.h"
 #include "tools/tools_internal.h"
 
@@ -80,11 +81,13 @@ enum err tools_open(const struct tools_config *config, struct tools **out, struc
     if (!rc && (!t->launcher || access(t->launcher, X_OK) != 0))
         rc = err_set(e, ERR_NOTFOUND, "tools: no launcher %.180s",
                      t->launcher ? t->launcher : LAUNCHER);
-    if (rc)
+    if (rc) {
         tools_close(t);
-    else
-        *out = t;
-    return rc;
+        return rc;
+    }
+    scratch_sweep();
+    *out = t;
+    return OK;
 }
 
 void tools_close(struct tools *t)

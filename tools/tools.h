@@ -102,8 +102,9 @@ struct tools_config {
 
 struct tools;
 
-/* Checks the launcher and remembers the policy (strings are copied). ERR_NOTFOUND without a
- * launcher, ERR_INVAL on a relative path. */
+/* Checks the launcher, remembers the policy (strings are copied), and removes what runs of a
+ * dead daemon may have left in /tmp. ERR_NOTFOUND without a launcher, ERR_INVAL on a relative
+ * path. */
 NODISCARD enum err tools_open(const struct tools_config *config, struct tools **out,
                               struct error *e);
 /* NULL is fine. All runs must have been freed. */
