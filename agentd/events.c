@@ -176,11 +176,20 @@ static void unsubscribe(struct subscription *sub)
         subscription_free(sub);
 }
 
-/* Sends ephemeral news to one live reader; what has no room is owed as a gap. Takes m. */
+/* Sends ephemeral news to one live reader. What has no room is dropped and owed as a gap, which
+ * goes out before anything else ephemeral does. Takes m. */
 static void send_ephemeral(struct subscription *sub, json_t *m)
 {
-    if (!conn_send_delta(sub->peer->conn, m))
-        sub->gap_due = true;
+    struct conn *c = sub->peer->conn;
+
+    if (sub->gap_due) {
+        json_t *params = json_pack("{s:s}", "sessionId", sub->session->id);
+        sub->gap_due = !conn_send_delta(c, rpc_notification("gap", params));
+    }
+    if (sub->gap_due)
+        json_decref(m);
+    else
+        sub->gap_due = !conn_send_delta(c, m);
 }
 
 static json_t *state_message(const struct live *s)
@@ -319,12 +328,8 @@ void events_peer_drained(struct peer *p)
 {
     for (struct subscription *sub = p->subscriptions; sub; sub = sub->next_of_peer) {
         catch_up(sub);
-        if (!sub->live || !sub->gap_due)
-            continue;
-        sub->gap_due = false;
-        send_ephemeral(
-            sub, rpc_notification("gap", json_pack("{s:s}", "sessionId", sub->session->id)));
-        send_ephemeral(sub, state_message(sub->session));
+        if (sub->live && sub->gap_due)
+            send_ephemeral(sub, state_message(sub->session));
     }
 }
 

@@ -10,10 +10,12 @@ static const struct {
     const char *what;
 } verbs[] = {
     /* One line a verb, in the order that `agentd help` shows. */
+    {"serve", verb_serve, "the daemon"},
     {"tokenize", verb_tokenize, "stdin bytes to token ids"},
     {"detokenize", verb_detokenize, "token ids to bytes"},
     {"render", verb_render, "a conversation to its prompt"},
     {"parse", verb_parse, "model output to a message"},
+    {"verify-tape", verb_verify_tape, NULL}, /* started by the daemon: not listed */
     {"help", NULL, "this list"},
 };
 
@@ -23,7 +25,8 @@ static void usage(FILE *f)
 {
     fprintf(f, "usage: agentd VERB [OPTIONS]    (agentd VERB --help says more)\n\n");
     for (size_t i = 0; i < N_VERBS; i++)
-        fprintf(f, "  %-12s %s\n", verbs[i].name, verbs[i].what);
+        if (verbs[i].what)
+            fprintf(f, "  %-12s %s\n", verbs[i].name, verbs[i].what);
 }
 
 int main(int argc, char **argv)

@@ -40,6 +40,8 @@ static enum err read_request(struct rpc_message *m, struct error *e)
         return err_set(e, ERR_FORMAT, "jsonrpc: must be \"2.0\"");
     if (!json_is_string(method) || json_string_length(method) == 0)
         return err_set(e, ERR_FORMAT, "method: must be a string");
+    if (json_is_null(params))
+        params = NULL;
     if (params && !json_is_object(params))
         return err_set(e, ERR_FORMAT, "params: must be an object (by name, not by position)");
     m->method = json_string_value(method);

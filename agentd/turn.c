@@ -44,7 +44,9 @@ void turn_move(struct turn *t, enum turn_phase to)
 {
     assert(turn_may_move(t->phase, to));
     t->phase = to;
-    if (to != TURN_END && to != TURN_OVER)
+    if (to == TURN_END && t->session->state == SESSION_REQUIRES_ACTION)
+        live_set_state(t->session, SESSION_TOOL, ""); /* nobody has to act any more */
+    else if (to != TURN_END && to != TURN_OVER)
         live_set_state(t->session, states[to], "");
 }
 
