@@ -1,0 +1,292 @@
+/* The daemon is killed, by SIGKILL to itself, at every kind of barrier and between them; each time
+ * the turn goes on by itself, nothing that was acknowledged is lost, and no tool runs twice. */
+#include "tests/support/test.h"
+
+#include <dirent.h>
+#include <stdbool.h>
+#include <unistd.h>
+
+#include "tests/support/daemon.h"
+
+#define EOS "<｜end▁of▁sentence｜>"
+#define SAY(text) "{\"text\":\"ok</think>" text EOS "\"}\n"
+#define RUN(command)                                                                           \
+    "<｜DSML｜ invoke name=\\\"run\\\">\\n<｜DSML｜ parameter name=\\\"command\\\" "             \
+    "string=\\\"true\\\">" command "</｜DSML｜ parameter>\\n</｜DSML｜ invoke>\\n"
+#define CALL(invokes)                                                                          \
+    "{\"text\":\"ok</think>\\n\\n<｜DSML｜ calls>\\n" invokes "</｜DSML｜ calls>" EOS "\"}\n"
+
+/* Two steps, three calls, each leaves one line in its own file per run of its body. */
+static const char script[] = CALL(RUN("echo x >> a") RUN("echo x >> b")) CALL(RUN("echo x >> c"))
+    SAY("done") SAY("more");
+
+static const char *text_of(const json_t *o, const char *key)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+    return s ? s : "";
+}
+
+static json_int_t int_of(const json_t *o, const char *key)
+{
+    return json_integer_value(json_object_get(o, key));
+}
+
+static int lines_of(const struct daemon_fixture *d, const char *name)
+{
+    char path[256], line[64];
+    int n = 0;
+    snprintf(path, sizeof path, "%s/%s", d->work, name);
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof line, f))
+        n++;
+    if (f)
+        fclose(f);
+    return n;
+}
+
+/* ---- a client that retries until it is answered --------------------------------------------
+ */
+
+/* What one client was told before the daemon died. */
+struct told {
+    char id[27];     /* of the session; "" before the answer */
+    json_t *receipt; /* of the prompt; NULL before */
+    json_t *events;  /* params of session/event */
+    bool done;       /* session/wait was answered */
+};
+
+static void keep_events(void *user, const char *method, const json_t *params)
+{
+    struct told *t = user;
+    if (!strcmp(method, "session/event"))
+        json_array_append_new(t->events, json_deep_copy(params));
+}
+
+static struct client *try_connect(const struct daemon_fixture *d, struct told *t)
+{
+    const struct client_options o = {.socket_path = d->socket,
+                                     .notify = keep_events,
+                                     .user = t,
+                                     .timeout_ms = 20000};
+    struct client *c = NULL;
+    return client_open(&c, &o, NULL) == OK ? c : NULL;
+}
+
+static json_t *new_params(const struct daemon_fixture *d)
+{
+    return json_pack("{s:s, s:s, s:s, s:[s]}", "cwd", d->work, "name", "victim", "approve", "auto",
+                     "tools", "run");
+}
+
+static json_t *prompt_params(const char *id, const char *message)
+{
+    return json_pack("{s:s, s:s, s:[{s:s, s:s}]}", "id", id, "clientMessageId", message,
+                     "content", "type", "text", "text", "go");
+}
+
+/* Goes as far as the daemon lives: session, prompt, wait. */
+static void drive(const struct daemon_fixture *d, struct told *t)
+{
+    struct client *c = try_connect(d, t);
+    json_t *r = NULL;
+
+    if (!c)
+        return;
+    if (!t->id[0] && client_call(c, "session/new", new_params(d), &r, NULL) == OK) {
+        snprintf(t->id, sizeof t->id, "%s", text_of(r, "id"));
+        json_decref(r);
+    }
+    if (!t->id[0] && client_call(c, "session/get", json_pack("{s:s}", "id", "victim"), &r, NULL) ==
+                         OK) { /* it was made, and the answer was lost */
+        snprintf(t->id, sizeof t->id, "%s", text_of(r, "id"));
+        json_decref(r);
+    }
+    json_array_clear(t->events);
+    if (t->id[0] &&
+        client_call(c, "session/attach", json_pack("{s:s, s:i}", "id", t->id, "fromSeq", 0), NULL,
+                    NULL) == OK &&
+        client_call(c, "session/prompt", prompt_params(t->id, "m1"), &r, NULL) == OK) {
+        if (t->receipt)
+            assert_true(json_equal(t->receipt, r));
+        json_decref(t->receipt);
+        t->receipt = r;
+        t->done = client_call(c, "session/wait", json_pack("{s:s}", "id", t->id), NULL, NULL) == OK;
+    }
+    client_free(c);
+}
+
+/* ---- what must hold afterwards -------------------------------------------------------------
+ */
+
+static void check_prefix(const json_t *before, const json_t *after)
+{
+    size_t i;
+    json_t *ev;
+    json_array_foreach(before, i, ev)
+    {
+        if (!json_equal(ev, json_array_get(after, i)))
+            fail_msg("event %zu changed: %s / %s", i, json_dumps(ev, 0),
+                     json_dumps(json_array_get(after, i), 0));
+    }
+}
+
+static void check_calls(const struct daemon_fixture *d, const json_t *events)
+{
+    size_t i;
+    json_t *ev;
+    int results = 0, calls = 0;
+    json_auto_t *seen = json_object();
+    json_array_foreach(events, i, ev)
+    {
+        const json_t *item = json_object_get(ev, "item");
+        assert_int_equal(int_of(ev, "seq"), i + 1);
+        calls += !strcmp(text_of(item, "kind"), "tool_call");
+        if (strcmp(text_of(item, "kind"), "tool_result") != 0)
+            continue;
+        results++;
+        const char *id = text_of(item, "callId"), *status = text_of(item, "status");
+        assert_null(json_object_get(seen, id)); /* one outcome per call */
+        json_object_set_new(seen, id, json_string(status));
+        const char *file = strstr(id, ".1.c0") ? "c" : strstr(id, ".0.c1") ? "b" : "a";
+        int n = lines_of(d, file);
+        if (!strcmp(status, "done"))
+            assert_int_equal(n, 1);
+        else if (!strcmp(status, "interrupted"))
+            assert_in_range(n, 0, 1);
+        else
+            fail_msg("call %s is %s", id, status);
+    }
+    assert_int_equal(calls, 3);
+    assert_int_equal(results, 3);
+}
+
+static void check_balanced(const json_t *answer)
+{
+    const json_t *l = json_object_get(answer, "ledger");
+    assert_int_equal(int_of(l, "prompt_tokens"),
+                     int_of(l, "resident") + int_of(l, "restored") + int_of(l, "recomputed") +
+                         int_of(l, "relost") + int_of(l, "prefilled"));
+    assert_int_equal(int_of(l, "relost"), 0);
+}
+
+static void check_answer(struct client *c, const char *id, const char *text)
+{
+    json_t *answer = daemon_wait(c, id);
+    assert_string_equal(text_of(answer, "reason"), "end");
+    assert_string_equal(text_of(answer, "text"), text);
+    check_balanced(answer);
+    json_decref(answer);
+}
+
+static void check_verified(struct client *c, const char *id)
+{
+    json_t *v = daemon_call(c, "session/verify", json_pack("{s:s}", "id", id));
+    if (!json_is_true(json_object_get(v, "equal")))
+        fail_msg("verify: %s", json_dumps(v, 0));
+    assert_int_equal(int_of(v, "segmentsWithoutDigest"), 0);
+    json_decref(v);
+}
+
+static void prompt_again(struct client *c, const char *id, const char *message)
+{
+    json_decref(daemon_call(c, "session/prompt", prompt_params(id, message)));
+}
+
+/* One life with a fault and one without. True if the fault struck. */
+static bool crash_once(const char *fault, bool verify)
+{
+    struct daemon_fixture d;
+    struct told t = {.events = json_array()};
+    char fork_id[27];
+
+    daemon_make(&d, script);
+    daemon_start(&d, fault);
+    drive(&d, &t);
+    bool survived = t.done;
+    json_t *before = json_copy(t.events);
+    if (survived)
+        daemon_kill(&d);
+    else
+        daemon_wait_death(&d);
+    daemon_start(&d, NULL);
+    drive(&d, &t);
+    if (!t.done)
+        fail_msg("%s: no answer after the restart", fault);
+    struct client *c = daemon_connect(&d, keep_events, &t);
+    check_answer(c, t.id, "done");
+    json_array_clear(t.events);
+    json_decref(daemon_call(c, "session/attach", json_pack("{s:s, s:i}", "id", t.id, "fromSeq", 0)));
+    while (json_array_size(t.events) == 0 ||
+           strcmp(text_of(json_array_get(t.events, json_array_size(t.events) - 1), "state"),
+                  "idle") != 0)
+        (void)!client_poll(c, 20, NULL);
+    check_prefix(before, t.events);
+    check_calls(&d, t.events);
+    /* A fork answers, and so does the session itself. */
+    json_t *f = daemon_call(c, "session/fork", json_pack("{s:s}", "id", t.id));
+    snprintf(fork_id, sizeof fork_id, "%s", text_of(f, "id"));
+    json_decref(f);
+    prompt_again(c, fork_id, "m2");
+    check_answer(c, fork_id, "more");
+    prompt_again(c, t.id, "m3");
+    check_answer(c, t.id, "more");
+    if (verify) {
+        check_verified(c, t.id);
+        check_verified(c, fork_id);
+    }
+    json_decref(before);
+    json_decref(t.receipt);
+    json_decref(t.events);
+    client_free(c);
+    assert_int_equal(daemon_stop(&d), 0);
+    daemon_remove(&d);
+    return !survived;
+}
+
+/* ---- the matrix ----------------------------------------------------------------------------
+ */
+
+static void test_each_barrier(void **state)
+{
+    (void)state;
+    static const char *const points[] = {"turn.accept",  "turn.commit", "turn.committed",
+                                         "turn.step",    "turn.results", "turn.state",
+                                         "tool.start",   "tool.started", "tool.result"};
+    const int most = getenv("AGENTD_SLOW") ? 100 : 3;
+    char fault[64];
+
+    for (size_t i = 0; i < sizeof points / sizeof *points; i++)
+        for (int n = 1; n <= most; n++) {
+            snprintf(fault, sizeof fault, "crash:%s:%d", points[i], n);
+            if (!crash_once(fault, n == 1)) {
+                assert_true(n > 1); /* every point is reached at least once */
+                break;
+            }
+        }
+}
+
+/* Any point of the program: the store's commits and files, the tools, the turns. */
+static void test_any_point(void **state)
+{
+    (void)state;
+    const bool slow = getenv("AGENTD_SLOW") != NULL;
+    char fault[64];
+    int struck = 0;
+
+    for (int n = 40; n < 4000; n += slow ? 1 : 37) {
+        snprintf(fault, sizeof fault, "crash:*:%d", n);
+        if (!crash_once(fault, false))
+            break;
+        struck++;
+    }
+    assert_true(struck > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_barrier),
+        cmocka_unit_test(test_any_point),
+    };
+    return !!cmocka_run_group_tests(tests, NULL, NULL);
+}
