@@ -1,5 +1,6 @@
 #include "agentd/loop.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -158,7 +159,7 @@ static enum err uv_fail(struct error *e, const char *what, int rc)
 static enum err start(struct loop *l, int fd, struct error *e)
 {
     struct daemon *d = l->daemon;
-    int own = dup(fd), rc; /* uv closes what it is given */
+    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0), rc; /* uv closes what it is given */
 
     uv_timer_init(d->loop, &l->stopping);
     uv_signal_init(d->loop, &l->term);
@@ -166,7 +167,7 @@ static enum err start(struct loop *l, int fd, struct error *e)
     uv_pipe_init(d->loop, &l->listener, 0);
     l->stopping.data = l->term.data = l->interrupt.data = l->listener.data = l;
     if (own < 0)
-        return err_set(e, ERR_IO, "dup");
+        return err_set(e, ERR_IO, "socket");
     if ((rc = uv_pipe_open(&l->listener, own))) {
         close(own);
         return uv_fail(e, "socket", rc);
