@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -78,6 +79,18 @@ static enum err lock_folder(const char *path, int *fd, struct error *e)
 /* ---- the socket ---------------------------------------------------------------------------
  */
 
+/* Whether the process that listens still exists. A child of a killed daemon that had not
+ * reached its exec holds the socket open for a moment longer, and nobody ever answers. ESRCH:
+ * it is gone. */
+static bool listener_lives(int fd)
+{
+    struct ucred cred;
+    socklen_t len = sizeof(cred);
+
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) || kill(cred.pid, 0) == 0 ||
+           errno != ESRCH;
+}
+
 /* Removes a dead socket. ERR_CONFLICT if it lives, or if the file is something else. */
 static enum err clear_dead(const struct sockaddr_un *a, struct error *e)
 {
@@ -90,9 +103,10 @@ static enum err clear_dead(const struct sockaddr_un *a, struct error *e)
     AUTO_FD int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return err_sys(e, errno, "socket");
-    if (connect(fd, (const struct sockaddr *)a, sizeof(*a)) == 0 || errno == EAGAIN)
+    if (connect(fd, (const struct sockaddr *)a, sizeof(*a)) == 0 ? listener_lives(fd)
+                                                                 : errno == EAGAIN)
         return err_set(e, ERR_CONFLICT, "a daemon is already serving at %s", a->sun_path);
-    if (errno != ECONNREFUSED)
+    if (errno != ECONNREFUSED && errno != ESRCH)
         return err_sys(e, errno, "connect %s", a->sun_path);
     if (unlink(a->sun_path))
         return err_sys(e, errno, "remove dead socket %s", a->sun_path);

@@ -207,6 +207,10 @@ enum err loop_new(struct daemon *d, int fd, struct loop **out, struct error *e)
 void loop_run(struct loop *l)
 {
     uv_run(l->daemon->loop, UV_RUN_DEFAULT);
+    /* The workers, with the descriptors that were watched, end before the loop is freed. */
+    uv_poll_stop(&l->engine);
+    uv_poll_stop(&l->store);
+    uv_timer_stop(&l->stopping);
 }
 
 static void close_handle(uv_handle_t *h, void *arg)

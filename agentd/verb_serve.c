@@ -24,6 +24,8 @@
 #include "sessions/store.h"
 #include "tools/tools.h"
 
+#define LOCK_NAP_MS 20
+#define LOCK_PATIENCE_MS 2000
 #define DEFAULT_RESIDENT 8
 #define DEFAULT_SAVE_EVERY 16384 /* store.md, "Blocks, tails, tips, packs" */
 
@@ -117,6 +119,21 @@ static enum err open_tools(struct service *s, struct error *e)
     return rc ? rc : tools_open(&config, &s->tools, e);
 }
 
+/* A child of a killed daemon that had not reached its exec holds the lock for a moment longer.
+ * So a busy store is asked again for a while; the socket has said already that no daemon
+ * answers. */
+static enum err open_store(struct service *s, const struct store_options *o, struct error *e)
+{
+    enum err rc;
+
+    for (int ms = 0;; ms += LOCK_NAP_MS) {
+        rc = store_open(&s->store, o, e);
+        if (rc != ERR_BUSY || ms >= LOCK_PATIENCE_MS)
+            return rc ? err_wrap(e, rc, "store") : OK;
+        uv_sleep(LOCK_NAP_MS);
+    }
+}
+
 static enum err open_all(struct service *s, struct error *e)
 {
     const struct store_options so = {.db_path = s->db,
@@ -126,10 +143,8 @@ static enum err open_all(struct service *s, struct error *e)
                                      .no_direct_io = s->options.no_direct_io};
     enum err rc;
 
-    if ((rc = listen_open(&s->listen, s->socket, e)))
+    if ((rc = listen_open(&s->listen, s->socket, e)) || (rc = open_store(s, &so, e)))
         return rc;
-    if ((rc = store_open(&s->store, &so, e)))
-        return err_wrap(e, rc, "store");
     if ((rc = model_open(&s->options.model, &s->engine, e)))
         return err_wrap(e, rc, "model");
     return open_tools(s, e);

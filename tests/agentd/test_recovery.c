@@ -1,5 +1,6 @@
-/* The daemon is killed, by SIGKILL to itself, at every kind of barrier and between them; each time
- * the turn goes on by itself, nothing that was acknowledged is lost, and no tool runs twice. */
+/* The daemon is killed, by SIGKILL to itself, at every kind of barrier and between them; each
+ * time the turn goes on by itself, nothing that was acknowledged is lost, and no tool runs
+ * twice. */
 #include "tests/support/test.h"
 
 #include <dirent.h>
@@ -11,14 +12,14 @@
 #define EOS "<｜end▁of▁sentence｜>"
 #define SAY(text) "{\"text\":\"ok</think>" text EOS "\"}\n"
 #define RUN(command)                                                                           \
-    "<｜DSML｜ invoke name=\\\"run\\\">\\n<｜DSML｜ parameter name=\\\"command\\\" "             \
+    "<｜DSML｜ invoke name=\\\"run\\\">\\n<｜DSML｜ parameter name=\\\"command\\\" "       \
     "string=\\\"true\\\">" command "</｜DSML｜ parameter>\\n</｜DSML｜ invoke>\\n"
 #define CALL(invokes)                                                                          \
     "{\"text\":\"ok</think>\\n\\n<｜DSML｜ calls>\\n" invokes "</｜DSML｜ calls>" EOS "\"}\n"
 
 /* Two steps, three calls, each leaves one line in its own file per run of its body. */
-static const char script[] = CALL(RUN("echo x >> a") RUN("echo x >> b")) CALL(RUN("echo x >> c"))
-    SAY("done") SAY("more");
+static const char script[] = CALL(RUN("echo x >> a") RUN("echo x >> b"))
+    CALL(RUN("echo x >> c")) SAY("done") SAY("more");
 
 static const char *text_of(const json_t *o, const char *key)
 {
@@ -64,18 +65,16 @@ static void keep_events(void *user, const char *method, const json_t *params)
 
 static struct client *try_connect(const struct daemon_fixture *d, struct told *t)
 {
-    const struct client_options o = {.socket_path = d->socket,
-                                     .notify = keep_events,
-                                     .user = t,
-                                     .timeout_ms = 20000};
+    const struct client_options o = {
+        .socket_path = d->socket, .notify = keep_events, .user = t, .timeout_ms = 20000};
     struct client *c = NULL;
     return client_open(&c, &o, NULL) == OK ? c : NULL;
 }
 
 static json_t *new_params(const struct daemon_fixture *d)
 {
-    return json_pack("{s:s, s:s, s:s, s:[s]}", "cwd", d->work, "name", "victim", "approve", "auto",
-                     "tools", "run");
+    return json_pack("{s:s, s:s, s:s, s:[s]}", "cwd", d->work, "name", "victim", "approve",
+                     "auto", "tools", "run");
 }
 
 static json_t *prompt_params(const char *id, const char *message)
@@ -96,21 +95,22 @@ static void drive(const struct daemon_fixture *d, struct told *t)
         snprintf(t->id, sizeof t->id, "%s", text_of(r, "id"));
         json_decref(r);
     }
-    if (!t->id[0] && client_call(c, "session/get", json_pack("{s:s}", "id", "victim"), &r, NULL) ==
-                         OK) { /* it was made, and the answer was lost */
+    if (!t->id[0] && client_call(c, "session/get", json_pack("{s:s}", "id", "victim"), &r,
+                                 NULL) == OK) { /* it was made, and the answer was lost */
         snprintf(t->id, sizeof t->id, "%s", text_of(r, "id"));
         json_decref(r);
     }
     json_array_clear(t->events);
     if (t->id[0] &&
-        client_call(c, "session/attach", json_pack("{s:s, s:i}", "id", t->id, "fromSeq", 0), NULL,
-                    NULL) == OK &&
+        client_call(c, "session/attach", json_pack("{s:s, s:i}", "id", t->id, "fromSeq", 0),
+                    NULL, NULL) == OK &&
         client_call(c, "session/prompt", prompt_params(t->id, "m1"), &r, NULL) == OK) {
         if (t->receipt)
             assert_true(json_equal(t->receipt, r));
         json_decref(t->receipt);
         t->receipt = r;
-        t->done = client_call(c, "session/wait", json_pack("{s:s}", "id", t->id), NULL, NULL) == OK;
+        t->done =
+            client_call(c, "session/wait", json_pack("{s:s}", "id", t->id), NULL, NULL) == OK;
     }
     client_free(c);
 }
@@ -215,7 +215,8 @@ static bool crash_once(const char *fault, bool verify)
     struct client *c = daemon_connect(&d, keep_events, &t);
     check_answer(c, t.id, "done");
     json_array_clear(t.events);
-    json_decref(daemon_call(c, "session/attach", json_pack("{s:s, s:i}", "id", t.id, "fromSeq", 0)));
+    json_decref(
+        daemon_call(c, "session/attach", json_pack("{s:s, s:i}", "id", t.id, "fromSeq", 0)));
     while (json_array_size(t.events) == 0 ||
            strcmp(text_of(json_array_get(t.events, json_array_size(t.events) - 1), "state"),
                   "idle") != 0)
@@ -249,9 +250,9 @@ static bool crash_once(const char *fault, bool verify)
 static void test_each_barrier(void **state)
 {
     (void)state;
-    static const char *const points[] = {"turn.accept",  "turn.commit", "turn.committed",
-                                         "turn.step",    "turn.results", "turn.state",
-                                         "tool.start",   "tool.started", "tool.result"};
+    static const char *const points[] = {"turn.accept", "turn.commit",  "turn.committed",
+                                         "turn.step",   "turn.results", "turn.state",
+                                         "tool.start",  "tool.started", "tool.result"};
     const int most = getenv("AGENTD_SLOW") ? 100 : 3;
     char fault[64];
 
@@ -273,7 +274,7 @@ static void test_any_point(void **state)
     char fault[64];
     int struck = 0;
 
-    for (int n = 40; n < 4000; n += slow ? 1 : 37) {
+    for (int n = 40; n < 4000; n += slow ? 1 : 61) {
         snprintf(fault, sizeof fault, "crash:*:%d", n);
         if (!crash_once(fault, false))
             break;

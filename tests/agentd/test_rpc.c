@@ -57,11 +57,12 @@ static void test_refuses(void **state)
         {"nonsense", RPC_PARSE_ERROR},
         {"{\"jsonrpc\":\"2.0\",\"method\":\"a\"} x", RPC_PARSE_ERROR},
         {"{\"jsonrpc\":\"2.0\",\"method\":\"a\",\"method\":\"b\"}", RPC_PARSE_ERROR},
-        {"{\"jsonrpc\":\"2.0\",\"method\":\"a\",\"params\":{\"x\":1,\"x\":2}}", RPC_PARSE_ERROR},
+        {"{\"jsonrpc\":\"2.0\",\"method\":\"a\",\"params\":{\"x\":1,\"x\":2}}",
+         RPC_PARSE_ERROR},
         {"{\"jsonrpc\":\"2.0\",\"method\":\"a\\u0000b\"}", RPC_PARSE_ERROR},
         {"{\"jsonrpc\":\"2.0\",\"method\":\"\xff\"}", RPC_PARSE_ERROR},
         {"{\"jsonrpc\":\"2.0\",\"method\":\"\xed\xa0\x80\"}", RPC_PARSE_ERROR}, /* surrogate */
-        {"{\"jsonrpc\":\"2.0\",\"method\":\"\xc0\x80\"}", RPC_PARSE_ERROR},     /* overlong NUL */
+        {"{\"jsonrpc\":\"2.0\",\"method\":\"\xc0\x80\"}", RPC_PARSE_ERROR}, /* overlong NUL */
         {"{\"jsonrpc\":\"2.0\",\"id\":99999999999999999999,\"method\":\"a\"}", RPC_PARSE_ERROR},
         {"[]", RPC_INVALID_REQUEST},
         {"[{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"a\"}]", RPC_INVALID_REQUEST},
@@ -88,8 +89,9 @@ static void test_refuses(void **state)
 static char *nested(int depth, size_t *n)
 {
     static char line[4096];
-    size_t at = (size_t)snprintf(line, sizeof line, "{\"jsonrpc\":\"2.0\",\"method\":\"a\",\"params\""
-                                                    ":{\"x\":");
+    size_t at = (size_t)snprintf(line, sizeof line,
+                                 "{\"jsonrpc\":\"2.0\",\"method\":\"a\",\"params\""
+                                 ":{\"x\":");
     for (int i = 2; i < depth; i++)
         line[at++] = '[';
     for (int i = 2; i < depth; i++)
@@ -152,10 +154,8 @@ static void test_codes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_accepts),
-        cmocka_unit_test(test_refuses),
-        cmocka_unit_test(test_depth),
-        cmocka_unit_test(test_refused_request_keeps_its_id),
+        cmocka_unit_test(test_accepts), cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_depth),   cmocka_unit_test(test_refused_request_keeps_its_id),
         cmocka_unit_test(test_codes),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,7 +17,7 @@
 #define INVOKE(name, params)                                                                   \
     "<｜DSML｜ invoke name=\\\"" name "\\\">\\n" params "</｜DSML｜ invoke>\\n"
 #define PARAM(name, value)                                                                     \
-    "<｜DSML｜ parameter name=\\\"" name "\\\" string=\\\"true\\\">" value                       \
+    "<｜DSML｜ parameter name=\\\"" name "\\\" string=\\\"true\\\">" value                     \
     "</｜DSML｜ parameter>\\n"
 #define RUN(command) INVOKE("run", PARAM("command", command))
 #define CALL(invokes) "{\"text\":\"ok</think>" CALLS(invokes) "\"}\n"
@@ -74,8 +74,11 @@ static void on_notify(void *user, const char *method, const json_t *params)
 static void reader_open(struct reader *r, const struct daemon_fixture *d, const char *id,
                         json_int_t from)
 {
-    *r = (struct reader){.events = json_array(), .states = json_array(),
-                         .others = json_array(), .deltas = json_object(), .live = -1};
+    *r = (struct reader){.events = json_array(),
+                         .states = json_array(),
+                         .others = json_array(),
+                         .deltas = json_object(),
+                         .live = -1};
     r->client = daemon_connect(d, on_notify, r);
     json_decref(daemon_call(r->client, "session/attach",
                             json_pack("{s:s, s:I}", "id", id, "fromSeq", from)));
@@ -130,7 +133,8 @@ static void check_gapless(const json_t *events, json_int_t first)
 {
     size_t k;
     json_t *ev;
-    json_array_foreach(events, k, ev) assert_int_equal(int_of(ev, "seq"), first + (json_int_t)k);
+    json_array_foreach(events, k, ev)
+        assert_int_equal(int_of(ev, "seq"), first + (json_int_t)k);
 }
 
 static void check_balanced(const json_t *answer)
@@ -168,7 +172,8 @@ static bool exists(const char *folder, const char *name)
     return access(path, F_OK) == 0;
 }
 
-/* ---- the loop ----------------------------------------------------------------------------- */
+/* ---- the loop -----------------------------------------------------------------------------
+ */
 
 static void test_tool_loop_and_two_readers(void **state)
 {
@@ -270,7 +275,8 @@ static void test_two_turns_compute_only_the_new(void **state)
     json_t *two = wait_reason(c, id, "end");
     const json_t *l1 = json_object_get(one, "ledger"), *l2 = json_object_get(two, "ledger");
     assert_string_equal(text_of(two, "text"), "two");
-    assert_int_equal(int_of(l2, "resident"), int_of(l1, "prompt_tokens") + int_of(l1, "decoded"));
+    assert_int_equal(int_of(l2, "resident"),
+                     int_of(l1, "prompt_tokens") + int_of(l1, "decoded"));
     assert_int_equal(int_of(l2, "recomputed"), 0);
     assert_true(int_of(l2, "prefilled") < 20);
     json_decref(one);
@@ -279,7 +285,8 @@ static void test_two_turns_compute_only_the_new(void **state)
     daemon_remove(&d);
 }
 
-/* ---- limits ------------------------------------------------------------------------------- */
+/* ---- limits -------------------------------------------------------------------------------
+ */
 
 static void one_turn(const char *script, const char *params, const char *reason,
                      struct reader *keep, struct daemon_fixture *d)
@@ -348,14 +355,15 @@ static void test_leaked_markup_is_no_end(void **state)
     (void)state;
     struct daemon_fixture d;
     struct reader r;
-    one_turn("{\"text\":\"ok</think>\\n\\n<｜DSML｜ calls>\\n" EOS "\"}\n", AUTO_RUN, "failed", &r,
-             &d);
+    one_turn("{\"text\":\"ok</think>\\n\\n<｜DSML｜ calls>\\n" EOS "\"}\n", AUTO_RUN, "failed",
+             &r, &d);
     assert_null(find_item(&r, "tool_call", 0));
     reader_close(&r);
     daemon_remove(&d);
 }
 
-/* ---- receipts ----------------------------------------------------------------------------- */
+/* ---- receipts -----------------------------------------------------------------------------
+ */
 
 static json_t *prompt_with_message(const char *id, const char *message)
 {
@@ -375,7 +383,8 @@ static void test_repeated_message_gives_the_first_receipt(void **state)
     json_t *first = daemon_call(c, "session/prompt", prompt_with_message(id, "m1"));
     json_t *busy = daemon_call(c, "session/prompt", prompt_with_message(id, "m1"));
     assert_true(json_equal(first, busy));
-    assert_int_equal(daemon_refused(c, "session/prompt", prompt_with_message(id, "m2")), -32012);
+    assert_int_equal(daemon_refused(c, "session/prompt", prompt_with_message(id, "m2")),
+                     -32012);
     json_decref(wait_reason(c, id, "end"));
     json_t *after = daemon_call(c, "session/prompt", prompt_with_message(id, "m1"));
     assert_true(json_equal(first, after));
@@ -396,7 +405,8 @@ static void test_repeated_message_gives_the_first_receipt(void **state)
     daemon_remove(&d);
 }
 
-/* ---- cancelling --------------------------------------------------------------------------- */
+/* ---- cancelling ---------------------------------------------------------------------------
+ */
 
 /* Cancels in the given public state; then the session takes another prompt and answers it. */
 static void cancel_in(const char *script, const char *params, const char *when)
@@ -447,7 +457,8 @@ static void test_cancel_in_every_state(void **state)
     cancel_in(SLOW_DECODE SAY("after"), AUTO_RUN, "generating");
     cancel_in(CALL(RUN("sleep 30")) SAY("after"), AUTO_RUN, "tool");
     cancel_in(CALL(RUN("trap '' TERM; sleep 30")) SAY("after"), AUTO_RUN, "tool");
-    cancel_in(CALL(RUN("touch never")) SAY("after"), "{\"tools\":[\"run\"]}", "requires_action");
+    cancel_in(CALL(RUN("touch never")) SAY("after"), "{\"tools\":[\"run\"]}",
+              "requires_action");
 }
 
 static void test_cancel_in_prefill(void **state)
@@ -490,15 +501,17 @@ static void test_cancel_while_stalled(void **state)
     daemon_remove(&d);
 }
 
-/* ---- approvals and clients' tools --------------------------------------------------------- */
+/* ---- approvals and clients' tools ---------------------------------------------------------
+ */
 
 static const json_t *other(struct reader *r, const char *method)
 {
     for (int i = 0; i < 4000; i++) {
         size_t k;
         json_t *o;
-        json_array_foreach(r->others, k, o) if (!strcmp(text_of(o, "method"), method))
-            return json_object_get(o, "params");
+        json_array_foreach(
+            r->others, k,
+            o) if (!strcmp(text_of(o, "method"), method)) return json_object_get(o, "params");
         (void)!client_poll(r->client, 20, NULL);
     }
     fail_msg("no %s", method);
@@ -526,18 +539,21 @@ static void test_approval(void **state)
     json_t *list = daemon_call(c, "approval/list", NULL);
     assert_int_equal(json_array_size(json_object_get(list, "approvals")), 1);
     json_decref(list);
-    json_decref(daemon_call(c, "approval/resolve",
-                            json_pack("{s:s, s:s}", "approvalId", approval, "outcome", "reject")));
-    assert_int_equal(daemon_refused(c, "approval/resolve", json_pack("{s:s, s:s}", "approvalId",
-                                                                     approval, "outcome", "once")),
-                     -32011);
+    json_decref(
+        daemon_call(c, "approval/resolve",
+                    json_pack("{s:s, s:s}", "approvalId", approval, "outcome", "reject")));
+    assert_int_equal(
+        daemon_refused(c, "approval/resolve",
+                       json_pack("{s:s, s:s}", "approvalId", approval, "outcome", "once")),
+        -32011);
     /* The second call asks again; approved for the session, the third one does not ask. */
     json_array_clear(r.others);
     answer = daemon_wait(c, id);
     json_decref(answer);
     approval = text_of(other(&r, "approval/requested"), "approvalId");
-    json_decref(daemon_call(c, "approval/resolve", json_pack("{s:s, s:s}", "approvalId", approval,
-                                                             "outcome", "session")));
+    json_decref(
+        daemon_call(c, "approval/resolve",
+                    json_pack("{s:s, s:s}", "approvalId", approval, "outcome", "session")));
     json_decref(wait_reason(c, id, "end"));
     assert_false(exists(d.work, "one"));
     assert_true(exists(d.work, "two"));
@@ -556,11 +572,12 @@ static void test_client_tool(void **state)
     daemon_make(&d, CALL(INVOKE("ask_user", PARAM("question", "why?"))) SAY("fine"));
     daemon_start(&d, NULL);
     struct client *c = daemon_connect(&d, NULL, NULL);
-    daemon_session(&d, c,
-                   "{\"tools\":[],\"clientTools\":[{\"name\":\"ask_user\",\"description\":\"d\","
-                   "\"parameters\":{\"type\":\"object\",\"properties\":{\"question\":{\"type\":"
-                   "\"string\"}}}}]}",
-                   id);
+    daemon_session(
+        &d, c,
+        "{\"tools\":[],\"clientTools\":[{\"name\":\"ask_user\",\"description\":\"d\","
+        "\"parameters\":{\"type\":\"object\",\"properties\":{\"question\":{\"type\":"
+        "\"string\"}}}}]}",
+        id);
     reader_open(&r, &d, id, 0);
     daemon_prompt(c, id, "go");
     json_decref(daemon_wait(c, id));
@@ -579,7 +596,8 @@ static void test_client_tool(void **state)
     daemon_remove(&d);
 }
 
-/* ---- readers that stop reading ------------------------------------------------------------ */
+/* ---- readers that stop reading ------------------------------------------------------------
+ */
 
 /* Appends a constant; how far. */
 static size_t put(char *at, const char *text)
@@ -603,8 +621,8 @@ static void raw_send(int fd, const char *line)
     assert_int_equal(write(fd, line, strlen(line)), strlen(line));
 }
 
-/* Reads what comes until `want` lines that hold `mark` were seen; counts session/event lines and
- * checks that their seq has no gap. */
+/* Reads what comes until `want` lines that hold `mark` were seen; counts session/event lines
+ * and checks that their seq has no gap. */
 static void raw_drain(int fd, const char *mark, json_int_t *events, int *gaps)
 {
     FILE *f = fdopen(dup(fd), "r");
@@ -655,7 +673,7 @@ static void test_a_reader_that_stops_blocks_nobody(void **state)
              id);
     raw_send(fd, line);
     daemon_prompt(c, id, "go");
-    json_decref(wait_reason(c, id, "loop") );
+    json_decref(wait_reason(c, id, "loop"));
     json_int_t events = 0;
     int gaps = 0;
     raw_drain(fd, "\"method\":\"gap\"", &events, &gaps);
@@ -666,7 +684,8 @@ static void test_a_reader_that_stops_blocks_nobody(void **state)
     daemon_remove(&d);
 }
 
-/* ---- odd lines ---------------------------------------------------------------------------- */
+/* ---- odd lines ----------------------------------------------------------------------------
+ */
 
 static void test_odd_lines(void **state)
 {
@@ -702,13 +721,14 @@ static void test_odd_lines(void **state)
     assert_int_equal(daemon_refused(c, "session/get", json_pack("{s:s}", "id", "../../etc")),
                      -32010);
     assert_int_equal(daemon_refused(c, "session/get", json_object()), -32602);
-    assert_int_equal(daemon_refused(c, "session/new", json_pack("{s:s}", "cwd", "rel")), -32602);
-    daemon_session(&d, c, NULL, id);
-    assert_int_equal(daemon_refused(c, "session/prompt", json_pack("{s:s, s:[]}", "id", id,
-                                                                   "content")),
+    assert_int_equal(daemon_refused(c, "session/new", json_pack("{s:s}", "cwd", "rel")),
                      -32602);
-    assert_int_equal(daemon_refused(c, "session/wait", json_pack("{s:s, s:s}", "id", id,
-                                                                 "timeoutMs", "soon")),
+    daemon_session(&d, c, NULL, id);
+    assert_int_equal(
+        daemon_refused(c, "session/prompt", json_pack("{s:s, s:[]}", "id", id, "content")),
+        -32602);
+    assert_int_equal(daemon_refused(c, "session/wait",
+                                    json_pack("{s:s, s:s}", "id", id, "timeoutMs", "soon")),
                      -32602);
     client_free(c);
     assert_int_equal(daemon_stop(&d), 0);

@@ -48,9 +48,9 @@ static void child(const struct daemon_fixture *d, const char *fault)
 {
     const char *build = getenv("AGENTD_BUILD");
     char binary[256];
-    const char *argv[24] = {"agentd", "serve",   "--engine", d->script,    "--socket",
-                            d->socket, "--store", d->store,   "--buffered", "--block-tokens",
-                            "64"};
+    const char *argv[24] = {"agentd",     "serve",          "--engine", d->script,
+                            "--socket",   d->socket,        "--store",  d->store,
+                            "--buffered", "--block-tokens", "64"};
     int n = 11, fd = open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 
     for (int i = 0; d->extra[i]; i++)
@@ -90,7 +90,8 @@ void daemon_start(struct daemon_fixture *d, const char *fault)
             client_free(c);
             return;
         }
-        /* A crash fault may strike while it recovers: the caller sees it in daemon_wait_death. */
+        /* A crash fault may strike while it recovers: the caller sees it in daemon_wait_death.
+         */
         if (fault && kill(d->pid, 0) == 0) {
             siginfo_t info = {0};
             waitid(P_PID, (id_t)d->pid, &info, WEXITED | WNOHANG | WNOWAIT);
@@ -148,15 +149,14 @@ void daemon_remove(struct daemon_fixture *d)
     tempdir_remove(d->dir);
 }
 
-/* ---- calls -------------------------------------------------------------------------------- */
+/* ---- calls --------------------------------------------------------------------------------
+ */
 
 struct client *daemon_connect(const struct daemon_fixture *d, client_notify_fn *notify,
                               void *user)
 {
-    const struct client_options o = {.socket_path = d->socket,
-                                     .notify = notify,
-                                     .user = user,
-                                     .timeout_ms = PATIENCE_MS};
+    const struct client_options o = {
+        .socket_path = d->socket, .notify = notify, .user = user, .timeout_ms = PATIENCE_MS};
     struct client *c = NULL;
     struct error e;
 
@@ -199,9 +199,9 @@ void daemon_session(const struct daemon_fixture *d, struct client *c, const char
 
 void daemon_prompt(struct client *c, const char *id, const char *text)
 {
-    json_decref(daemon_call(c, "session/prompt",
-                            json_pack("{s:s, s:[{s:s, s:s}]}", "id", id, "content", "type",
-                                      "text", "text", text)));
+    json_decref(daemon_call(
+        c, "session/prompt",
+        json_pack("{s:s, s:[{s:s, s:s}]}", "id", id, "content", "type", "text", "text", text)));
 }
 
 json_t *daemon_wait(struct client *c, const char *id)

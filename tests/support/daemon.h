@@ -1,4 +1,5 @@
-/* A real daemon on a folder of its own, with the scripted engine: started, killed, started again.
+/* A real daemon on a folder of its own, with the scripted engine: started, killed, started
+ * again.
  *
  *     struct daemon_fixture d;
  *     daemon_make(&d, script_lines);
