@@ -27,6 +27,8 @@ size_t k_attention_list(const struct k_attention *a, size_t i, const uint8_t **l
             list[n++] = p < a->pos0 ? (const uint8_t *)a->ring + p % a->window * bytes
                                     : (const uint8_t *)a->keys + (p - a->pos0) * bytes;
     }
+    while (a->prob == K_BF16 && !a->block && n < a->window)
+        list[n++] = NULL;
     *n_window = n;
     size_t bytes = k_row_bytes(a->row_format, a->d);
     for (uint32_t j = 0; j < a->n_sel; j++) {

@@ -19,8 +19,9 @@
  * s_t = scale * (q k_t); out = sum_t e^(s_t-M) k_t / (sum_t e^(s_t-M) + e^(sink-M)). A query
  * without any visible key gives zeros. K_EXACT: sums over keys in the order above, M the
  * largest s. prob = K_BF16 is the released reference's form: online over blocks of 64 list
- * entries (a -1 counts as an entry), M the running maximum, e^(s-M) rounded to bf16 in front of
- * the value but not in the denominator. `round` rounds out.
+ * entries (a -1 counts as one, and the window as `window`, missing ones last), M the running
+ * maximum, e^(s-M) rounded to bf16 in front of the value but not in the denominator. `round`
+ * rounds out.
  *
  * Tolerance: K_TOL_ATTENTION * max|k| with K_EXACT. Several sequences: one call each.
  * Source: model.md sections 5 (4.), 11.3, 12. */

@@ -14,8 +14,9 @@ static void normalise(double *z, uint32_t hc, bool columns, double eps)
         double sum = 0;
         for (uint32_t j = 0; j < hc; j++)
             sum += z[i * next + j * step];
+        double factor = 1 / (sum + eps);
         for (uint32_t j = 0; j < hc; j++)
-            z[i * next + j * step] /= sum + eps;
+            z[i * next + j * step] *= factor;
     }
 }
 

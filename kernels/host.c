@@ -10,19 +10,26 @@
 static void *host_alloc(struct kernels *k, size_t bytes)
 {
     (void)k;
-    if (bytes > SIZE_MAX - PAGE)
+    if (bytes > SIZE_MAX - 2 * PAGE)
         return NULL;
-    size_t whole = (bytes + PAGE) / PAGE * PAGE; /* at least one page, even for 0 bytes */
-    void *p = aligned_alloc(PAGE, whole);
-    if (p)
-        memset(p, 0, whole);
+    /* calloc leaves untouched pages of a large plane to the kernel, an aligned memset would
+     * not. The block's own address stands in front of the aligned one. */
+    uint8_t *raw = calloc(1, bytes + 2 * PAGE);
+    if (!raw)
+        return NULL;
+    uint8_t *p = raw + PAGE - (uintptr_t)raw % PAGE;
+    memcpy(p - sizeof raw, &raw, sizeof raw);
     return p;
 }
 
 static void host_free(struct kernels *k, void *p)
 {
+    void *raw;
     (void)k;
-    free(p);
+    if (!p)
+        return;
+    memcpy(&raw, (uint8_t *)p - sizeof raw, sizeof raw);
+    free(raw);
 }
 
 static void host_copy(struct kernels *k, void *dst, const void *src, size_t bytes)

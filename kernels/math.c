@@ -62,8 +62,17 @@ static double two_atanh(double s)
 {
     double z = s * s;
     double p = 1.0 / 25.0;
-    for (int k = 23; k >= 3; k -= 2)
-        p = p * z + 1.0 / k;
+    p = p * z + 1.0 / 23.0;
+    p = p * z + 1.0 / 21.0;
+    p = p * z + 1.0 / 19.0;
+    p = p * z + 1.0 / 17.0;
+    p = p * z + 1.0 / 15.0;
+    p = p * z + 1.0 / 13.0;
+    p = p * z + 1.0 / 11.0;
+    p = p * z + 1.0 / 9.0;
+    p = p * z + 1.0 / 7.0;
+    p = p * z + 1.0 / 5.0;
+    p = p * z + 1.0 / 3.0;
     return 2 * s + 2 * s * z * p;
 }
 

@@ -101,5 +101,5 @@ void k_hc_mix_cpu(struct kernels *k, const struct k_hc_mix *a)
     assert(a->fn->n_out == (2 + a->hc) * a->hc && a->hc <= K_MAX_HC);
     if (!k_failed(k))
         k_run(k, mix_tiles, &job, (a->n + tile - 1) / tile,
-              a->n * (8000 + a->fn->n_out * (size_t)a->fn->n_in / 16));
+              a->n * (2500 + a->fn->n_out * (size_t)a->fn->n_in / 16));
 }
