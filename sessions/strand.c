@@ -183,8 +183,8 @@ static enum err read_chunk(struct query *q, struct store *st, int64_t strand, ui
     return OK;
 }
 
-static enum err read_part_chunk(struct store *st, const struct strand_part *part, uint64_t from,
-                                uint64_t to, uint32_t *out, struct error *e)
+static enum err take_chunk(struct store *st, const struct strand_part *part, uint64_t from,
+                           uint64_t to, uint32_t *out, struct error *e)
 {
     AUTO(query) struct query q = {0};
     const uint8_t *ids = NULL;
@@ -198,6 +198,17 @@ static enum err read_part_chunk(struct store *st, const struct strand_part *part
                        (long long)part->id, (unsigned long long)(from / C));
     memcpy(out, ids + (from - start) * 4, (size_t)(to - from) * 4);
     return OK;
+}
+
+/* [from, to) lies in one chunk. */
+static enum err read_part_chunk(struct store *st, const struct strand_part *part, uint64_t from,
+                                uint64_t to, uint32_t *out, struct error *e)
+{
+    enum err rc = take_chunk(st, part, from, to, out, e);
+    if (rc != ERR_CORRUPT)
+        return rc;
+    rc = strand_repair_chunk(st, part->id, from / C, e);
+    return rc ? rc : take_chunk(st, part, from, to, out, e);
 }
 
 enum err strand_read_ids(struct store *st, const struct strand_path *p, uint64_t from,
@@ -223,7 +234,7 @@ enum err strand_read_ids(struct store *st, const struct strand_path *p, uint64_t
     return rc;
 }
 
-static enum err write_chunk(struct store *st, int64_t strand, uint64_t k, const uint32_t *ids,
+enum err strand_write_chunk(struct store *st, int64_t strand, uint64_t k, const uint32_t *ids,
                             size_t n, struct error *e)
 {
     AUTO(query) struct query q = {0};
@@ -253,7 +264,7 @@ static enum err extend_chunk(struct store *st, const struct strand_row *r, uint6
     }
     if (n)
         memcpy(chunk + have, ids, n * 4);
-    return write_chunk(st, r->id, at / C, chunk, have + n, e);
+    return strand_write_chunk(st, r->id, at / C, chunk, have + n, e);
 }
 
 enum err strand_append(struct store *st, struct strand_row *r, const uint32_t *ids, uint64_t n,

@@ -60,6 +60,13 @@ NODISCARD enum err strand_read_ids(struct store *st, const struct strand_path *p
 NODISCARD enum err strand_append(struct store *st, struct strand_row *r, const uint32_t *ids,
                                  uint64_t n, struct error *e);
 
+NODISCARD enum err strand_write_chunk(struct store *st, int64_t strand, uint64_t chunk,
+                                      const uint32_t *ids, size_t n, struct error *e);
+/* Makes a chunk again from the ids beside saved state; reading does so by itself. ERR_CORRUPT:
+ * no state has them. */
+NODISCARD enum err strand_repair_chunk(struct store *st, int64_t strand, uint64_t chunk,
+                                       struct error *e);
+
 /* Called when a session has let go of the strand: drops or trims it, and its parents in turn.
  * In a transaction. */
 NODISCARD enum err strand_release(struct store *st, int64_t id, struct error *e);

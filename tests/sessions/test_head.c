@@ -467,6 +467,54 @@ static void appends_cost_what_they_are(void **state)
     assert_int_equal(written, 100 * 12 * 4096);
 }
 
+static void meddle(struct head_test *t, const char *sql)
+{
+    store_close(t->f.st);
+    t->f.st = NULL;
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(t->f.db, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+    assert_true(sqlite3_changes(db) > 0);
+    sqlite3_close(db);
+    struct error e;
+    assert_ok(store_fixture_open(&t->f, &e), &e);
+}
+
+static void a_tape_chunk_is_rebuilt_from_state(void **state)
+{
+    struct head_test *t = *state;
+    struct error e;
+    char id[SESSION_ID_CAP];
+    append(t, t->id, 0, 700);
+    append(t, t->id, 5000, 500);
+    save(t, t->id, 0, 700);
+    save(t, t->id, 700, 1200);
+    struct session_fork k = {.parent = t->id, .name = "fork"};
+    assert_ok(session_fork(t->f.st, &k, id, &e), &e);
+    append(t, id, 9000, 10);
+    meddle(t, "UPDATE tape SET ids = zeroblob(2048) WHERE chunk = 1");
+    AUTO(tape) struct tape tape = {0};
+    assert_ok(tape_load(t->f.st, id, &tape, &e), &e);
+    assert_false(tape.damaged);
+    assert_int_equal(tape.view.n_ids, 1210);
+    for (uint32_t i = 0; i < 1200; i++)
+        assert_int_equal(tape.ids[i], i < 700 ? i : i - 700 + 5000);
+    struct store_counters c;
+    store_count(t->f.st, &c);
+    assert_int_equal(c.chunks_rebuilt, 1);
+    assert_int_equal(c.sessions_damaged, 0);
+    /* The one an append needs, and one that is gone. */
+    meddle(t, "DELETE FROM tape WHERE chunk = 2 AND strand = 1");
+    append(t, t->id, 100, 3);
+    restore(t, t->id, TAPE_END, HEAD_TIP, 1200, true, HEAD_OWN);
+    /* Its first tokens are in no block: only up to the damage. */
+    meddle(t, "UPDATE tape SET ids = zeroblob(40) WHERE strand = 2");
+    tape_fini(&tape);
+    assert_ok(tape_load(t->f.st, id, &tape, &e), &e);
+    assert_true(tape.damaged);
+    assert_int_equal(tape.view.n_ids, 1200);
+}
+
 #define T(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 #define U(fn, s) cmocka_unit_test_setup_teardown(fn, s, teardown)
 
@@ -499,6 +547,8 @@ int main(void)
         T(saving_again_from_further_back),
         U(packs_are_sealed_and_go_on, setup_small_packs),
         T(dropping_a_head),
+        T(a_tape_chunk_is_rebuilt_from_state),
+        U(a_tape_chunk_is_rebuilt_from_state, setup_tip),
         T(a_restore_can_be_cancelled),
         U(appends_cost_what_they_are, setup_pages),
     };
