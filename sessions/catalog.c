@@ -280,6 +280,30 @@ enum err block_find(struct store *st, int64_t layout, const uint8_t key[HASH_BYT
     return OK;
 }
 
+enum err block_find_same(struct store *st, int64_t layout, const uint8_t key[HASH_BYTES],
+                         const uint8_t digest[HASH_BYTES], struct block_row *out, bool *found,
+                         struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc =
+        query_init(&q, &st->db,
+                   "SELECT " BLOCK_COLS ", tag FROM blocks"
+                   " WHERE layout = ? AND key = ? AND digest = ? ORDER BY damaged, id",
+                   e);
+    if (rc)
+        return rc;
+    query_int(&q, layout);
+    query_blob(&q, key, HASH_BYTES);
+    query_blob(&q, digest, HASH_BYTES);
+    *found = false;
+    for (bool row = true; !*found;) {
+        if ((rc = query_step(&q, &row, e)) || !row)
+            return rc;
+        *found = take_block(&q, out, NULL) == OK;
+    }
+    return OK;
+}
+
 enum err tip_find(struct store *st, int64_t layout, const uint8_t key[HASH_BYTES],
                   const char *numerics, struct tip_row *out, bool *found, struct error *e)
 {

@@ -88,6 +88,11 @@ NODISCARD enum err tip_write(struct store *st, const struct tip_row *r, struct e
 NODISCARD enum err block_find(struct store *st, int64_t layout, const uint8_t key[HASH_BYTES],
                               const char *numerics, struct block_row *out, size_t cap,
                               size_t *n, struct error *e);
+/* The block with this key and digest, usable or set aside. */
+NODISCARD enum err block_find_same(struct store *st, int64_t layout,
+                                   const uint8_t key[HASH_BYTES],
+                                   const uint8_t digest[HASH_BYTES], struct block_row *out,
+                                   bool *found, struct error *e);
 /* The best usable tip with this key. */
 NODISCARD enum err tip_find(struct store *st, int64_t layout, const uint8_t key[HASH_BYTES],
                             const char *numerics, struct tip_row *out, bool *found,

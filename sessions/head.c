@@ -56,6 +56,9 @@ enum err head_extent_open(struct store *st, const struct head_want_extent *w,
 {
     const struct pack_file *f;
     enum err rc = pack_open(st, w->place.pack, &f, e);
+    /* A pack that cannot be opened says nothing about the extent: the file may come back. */
+    if (head_is_damage(rc))
+        return err_wrap(e, ERR_IO, "pack %lld", (long long)w->place.pack);
     if (rc || (rc = read_scratch(st, f, w->place.off, EXTENT_PAGE, e)))
         return rc;
     uint32_t pages = extent_header_pages(st->scratch.p);

@@ -438,7 +438,7 @@ static enum err adopt(struct restore *r, int64_t session, struct head_chain *c, 
         (rc = txn_commit(&t, e)))
         return rc;
     for (size_t i = 0; i < n_dropped; i++)
-        pack_punch(r->st, &dropped[i]);
+        pack_free(r->st, &dropped[i]);
     return OK;
 }
 

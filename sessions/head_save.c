@@ -271,39 +271,46 @@ static enum err write_extent(struct save *v, const struct extent *x, struct exte
 /* ---- blocks, tail, tip ---------------------------------------------------------------------
  */
 
-static enum err add_block_row(struct save *v, const struct extent *x, struct error *e)
+static enum err add_block_row(struct save *v, const struct block_row *r, struct error *e)
 {
     struct block_row *grown = realloc(v->blocks, (v->n_blocks + 1) * sizeof *grown);
     if (!grown)
         return err_set(e, ERR_NOMEM, "state: out of memory");
     v->blocks = grown;
-    struct block_row r = {.x = {.id = v->next_block},
-                          .parent = v->full_block,
-                          .depth = x->first / v->st->block_tokens,
-                          .used_ms = v->now};
-    memcpy(r.key, x->key, sizeof r.key);
-    enum err rc = write_extent(v, x, &r.x, e);
-    if (rc)
-        return rc;
-    v->blocks[v->n_blocks++] = r;
-    v->next_block++;
-    v->receipt.blocks_new++;
+    v->blocks[v->n_blocks++] = *r;
     return OK;
 }
 
-/* A block with these bytes that is stored already: its id, or 0. */
-static enum err find_same(struct save *v, const struct extent *x, int64_t *id, struct error *e)
+/* Finds the block's row, or makes it. Equal digests mean equal bytes from the first token on.
+ * So one that is stored is shared; one that was set aside, or whose parent is, is mended for
+ * all who refer to it. */
+static enum err store_block(struct save *v, const struct extent *x, int64_t *id,
+                            struct error *e)
 {
-    struct block_row found[8];
-    size_t n;
-    *id = 0;
-    if (v->layout_is_new)
+    struct block_row r;
+    bool found = false;
+    enum err rc = OK;
+    if (!v->layout_is_new)
+        rc = block_find_same(v->st, v->layout, x->key, x->digest, &r, &found, e);
+    if (rc)
+        return rc;
+    bool usable = found && !r.x.damaged;
+    v->receipt.blocks_shared += usable;
+    v->receipt.blocks_new += !usable;
+    if (!found) {
+        r = (struct block_row){.x = {.id = v->next_block++},
+                               .depth = x->first / v->st->block_tokens};
+        memcpy(r.key, x->key, sizeof r.key);
+    }
+    *id = r.x.id;
+    if (usable && r.parent == v->full_block)
         return OK;
-    enum err rc = block_find(v->st, v->layout, x->key, v->l->numerics, found, 8, &n, e);
-    for (size_t i = 0; i < n && !rc && !*id; i++)
-        if (memcmp(found[i].x.digest, x->digest, sizeof x->digest) == 0)
-            *id = found[i].x.id;
-    return rc;
+    r.parent = v->full_block;
+    r.used_ms = v->now;
+    r.x.damaged = false;
+    if (!usable && (rc = write_extent(v, x, &r.x, e)))
+        return rc;
+    return add_block_row(v, &r, e);
 }
 
 /* Completes the block that v->at is in. */
@@ -327,12 +334,8 @@ static enum err put_block(struct save *v, struct error *e)
     }
     copy_given(v, &x, v->at);
     digest_rows(v, &x, v->full_digest, x.digest);
-    int64_t same;
-    if ((rc = find_same(v, &x, &same, e)))
-        return rc;
-    int64_t id = same ? same : v->next_block;
-    v->receipt.blocks_shared += same != 0;
-    if (!same && (rc = add_block_row(v, &x, e)))
+    int64_t id;
+    if ((rc = store_block(v, &x, &id, e)))
         return rc;
     v->block = v->full_block = id;
     v->tail = 0;
@@ -522,7 +525,7 @@ enum err head_save(struct store *st, const struct head_save *s, struct head_rece
     }
     pack_done(st);
     for (size_t i = 0; i < n_dropped; i++)
-        pack_punch(st, &dropped[i]);
+        pack_free(st, &dropped[i]);
     v.receipt.position = s->to;
     v.receipt.commit = v.commit;
     if (r)

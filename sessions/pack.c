@@ -192,6 +192,96 @@ enum err pack_walk(struct pack_walk *w, int fd, uint64_t from, uint64_t to, stru
     return OK;
 }
 
+/* ---- the list ------------------------------------------------------------------------------
+ */
+
+void pack_trailer_encode(const uint8_t *uuid, const uint8_t header_key[CRYPTO_KEY_BYTES],
+                         uint64_t list_off, uint8_t page[EXTENT_PAGE])
+{
+    struct hash h;
+    memset(page, 0, EXTENT_PAGE);
+    memcpy(page, PACK_TRAILER_MAGIC, 8);
+    le_put64(page + 8, list_off);
+    hash_init(&h, header_key, HASH_TAG_BYTES);
+    hash_field(&h, uuid, STORE_UUID_BYTES);
+    hash_field(&h, page, EXTENT_PAGE - HASH_TAG_BYTES);
+    hash_final(&h, page + EXTENT_PAGE - HASH_TAG_BYTES);
+}
+
+/* The body of the list that the trailer of a pack points to; *n entries, malloc'ed. */
+static enum err read_list(int fd, const uint8_t *uuid,
+                          const uint8_t header_key[CRYPTO_KEY_BYTES],
+                          const uint8_t chunk_key[CRYPTO_KEY_BYTES], uint64_t size,
+                          uint8_t **out, uint64_t *n, struct error *e)
+{
+    uint8_t page[EXTENT_PAGE], want[EXTENT_PAGE];
+    if (size < 2 * EXTENT_PAGE || size % EXTENT_PAGE)
+        return err_set(e, ERR_NOTFOUND, "pack without a list");
+    uint64_t end = size - EXTENT_PAGE;
+    enum err rc = fs_pread(fd, "pack", page, sizeof page, end, e);
+    if (rc)
+        return rc;
+    if (memcmp(page, PACK_TRAILER_MAGIC, 8) != 0)
+        return err_set(e, ERR_NOTFOUND, "pack without a list");
+    uint64_t off = le_take64(page + 8);
+    pack_trailer_encode(uuid, header_key, off, want);
+    if (memcmp(page, want, sizeof page) != 0 || off >= end)
+        return err_set(e, ERR_CORRUPT, "pack: its trailer is damaged");
+    AUTO_FREE uint8_t *header = NULL;
+    AUTO_FREE uint8_t *list = NULL;
+    size_t n_header;
+    struct extent x;
+    if ((rc = read_header(fd, off, end, &header, &n_header, e)))
+        return rc;
+    rc = n_header ? extent_decode(header, n_header, header_key, uuid, off, &x, e) : ERR_CORRUPT;
+    if (rc || x.kind != EXTENT_LIST || x.n_regions != 1 ||
+        (uint64_t)x.pages * EXTENT_PAGE != end - off)
+        return err_set(e, ERR_CORRUPT, "pack: its list is damaged");
+    size_t padded = (size_t)extent_pages(x.regions[0].bytes) * EXTENT_PAGE;
+    if (!(list = malloc(padded + 1)))
+        return err_set(e, ERR_NOMEM, "pack: list of %zu bytes: out of memory", padded);
+    uint64_t at = off + (uint64_t)x.regions[0].page * EXTENT_PAGE;
+    if ((padded && (rc = fs_pread(fd, "pack", list, padded, at, e))) ||
+        (rc = extent_check(&x, header, &x.regions[0], chunk_key, list, e)))
+        return rc;
+    *n = x.regions[0].bytes / PACK_LIST_BYTES;
+    *out = TAKE(list);
+    return OK;
+}
+
+/* Whether the page at off is all zeros: what a punched extent reads as. */
+static bool is_punched(int fd, uint64_t off)
+{
+    static const uint8_t zeros[EXTENT_PAGE];
+    uint8_t page[EXTENT_PAGE];
+    return !fs_pread(fd, "pack", page, sizeof page, off, NULL) &&
+           memcmp(page, zeros, sizeof page) == 0;
+}
+
+enum err pack_check_list(int fd, const uint8_t *uuid,
+                         const uint8_t header_key[CRYPTO_KEY_BYTES],
+                         const uint8_t chunk_key[CRYPTO_KEY_BYTES], uint64_t size,
+                         uint64_t *n_damaged, struct error *e)
+{
+    AUTO_FREE uint8_t *list = NULL;
+    uint64_t n = 0, damaged = 0;
+    enum err rc = read_list(fd, uuid, header_key, chunk_key, size, &list, &n, e);
+    for (uint64_t i = 0; i < n && !rc; i++) {
+        AUTO_FREE uint8_t *header = NULL;
+        uint64_t off = le_take64(list + i * PACK_LIST_BYTES);
+        size_t n_header;
+        struct extent x;
+        if ((rc = read_header(fd, off, size, &header, &n_header, e)))
+            break;
+        bool whole =
+            n_header && !extent_decode(header, n_header, header_key, uuid, off, &x, NULL);
+        damaged += !whole && !is_punched(fd, off);
+    }
+    if (!rc)
+        *n_damaged = damaged;
+    return rc;
+}
+
 /* ---- reading -------------------------------------------------------------------------------
  */
 

@@ -74,6 +74,14 @@ struct pack_walk {
 NODISCARD enum err pack_walk(struct pack_walk *w, int fd, uint64_t from, uint64_t to,
                              struct error *e);
 
+/* Compares a sealed pack of `size` bytes with the list at its end: *n_damaged is how many of
+ * the extents it names are neither whole nor punched. ERR_NOTFOUND: it has no list (it was
+ * never sealed). ERR_CORRUPT: the list itself is damaged. */
+NODISCARD enum err pack_check_list(int fd, const uint8_t *uuid,
+                                   const uint8_t header_key[CRYPTO_KEY_BYTES],
+                                   const uint8_t chunk_key[CRYPTO_KEY_BYTES], uint64_t size,
+                                   uint64_t *n_damaged, struct error *e);
+
 /* ---- reading -------------------------------------------------------------------------------
  */
 
@@ -99,12 +107,6 @@ NODISCARD enum err pack_row_write(struct store *st, const struct pack_row *r, st
 /* ---- writing -------------------------------------------------------------------------------
  */
 
-struct pack_place {
-    int64_t pack;
-    uint64_t off;
-    uint32_t pages;
-};
-
 /* Where the next extent of that many pages goes; seals a full pack and begins another.
  * *uuid_out: of that pack, borrowed until the next call. */
 NODISCARD enum err pack_room(struct store *st, uint32_t pages, struct pack_place *out,
@@ -120,8 +122,12 @@ NODISCARD enum err pack_note(struct store *st, struct error *e);
 void pack_done(struct store *st);
 /* It is not: uncommitted bytes will be cut off. */
 void pack_undo(struct store *st);
-/* Frees the bytes of an extent that no row refers to any more. Best effort. */
-void pack_punch(struct store *st, const struct pack_place *p);
+/* The extent is one that no row refers to any more: its bytes will be given back to the file
+ * system, but not before the database file itself (not only its WAL) knows. Best effort: what
+ * is forgotten in a crash is found by gc. */
+void pack_free(struct store *st, const struct pack_place *p);
+/* Checkpoints the WAL and punches everything given to pack_free so far. */
+void pack_flush_freed(struct store *st);
 
 /* NULL: out of memory. */
 struct packs *packs_new(void);

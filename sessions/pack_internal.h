@@ -26,7 +26,12 @@ struct packs {
 
 /* One entry of the list in a sealed pack. */
 #define PACK_LIST_BYTES 104u
+
+/* The last page of a sealed pack: magic, offset of the list, zeros, tag in the last 16 bytes.
+ */
 #define PACK_TRAILER_MAGIC "AGDLIST1"
+void pack_trailer_encode(const uint8_t *uuid, const uint8_t header_key[CRYPTO_KEY_BYTES],
+                         uint64_t list_off, uint8_t page[EXTENT_PAGE]);
 
 NODISCARD enum err pack_row_take(struct query *q, struct pack_row *out, struct error *e);
 NODISCARD enum err pack_open_fd(const struct store *st, const char *path, int flags, int *fd,

@@ -331,13 +331,7 @@ static enum err write_list(struct store *st, const struct buf *list, struct erro
     if (list->len)
         memcpy(bytes + (size_t)x.regions[0].page * EXTENT_PAGE, list->data, list->len);
     extent_seal(&x, st->space.chunk_key, st->space.header_key, w->row.uuid, w->end, bytes);
-    memcpy(trailer, PACK_TRAILER_MAGIC, 8);
-    le_put64(trailer + 8, w->end);
-    struct hash h;
-    hash_init(&h, st->space.header_key, HASH_TAG_BYTES);
-    hash_field(&h, w->row.uuid, sizeof w->row.uuid);
-    hash_field(&h, trailer, 16);
-    hash_final(&h, trailer + 16);
+    pack_trailer_encode(w->row.uuid, st->space.header_key, w->end, trailer);
     rc = write_at(st, w->end, bytes, n, e);
     aio_buffer_free(mem, n);
     w->end += n;
@@ -435,15 +429,34 @@ void pack_undo(struct store *st)
     close_writer(w);
 }
 
-void pack_punch(struct store *st, const struct pack_place *p)
+/* ---- giving space back ---------------------------------------------------------------------
+ */
+
+static void punch(const struct store *st, const struct pack_place *p)
 {
     char path[FS_PATH_BYTES];
     if (pack_path(st, p->pack, path, sizeof path, NULL))
         return;
     AUTO_FD int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0)
-        return;
     /* Not every file system can; the space is then found when the pack is rewritten. */
-    (void)fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)p->off,
-                    (off_t)p->pages * EXTENT_PAGE);
+    if (fd >= 0)
+        (void)!fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)p->off,
+                         (off_t)p->pages * EXTENT_PAGE);
+}
+
+void pack_flush_freed(struct store *st)
+{
+    if (!st->n_freed || db_exec(&st->db, "PRAGMA wal_checkpoint(TRUNCATE)", NULL))
+        return;
+    for (size_t i = 0; i < st->n_freed; i++)
+        punch(st, &st->freed[i]);
+    st->n_freed = 0;
+}
+
+void pack_free(struct store *st, const struct pack_place *p)
+{
+    if (st->n_freed == STORE_MAX_FREED)
+        pack_flush_freed(st);
+    if (st->n_freed < STORE_MAX_FREED)
+        st->freed[st->n_freed++] = *p;
 }

@@ -140,6 +140,7 @@ struct adopt {
     int64_t pack;
     uint64_t known;  /* number of the database's last state commit */
     uint64_t newest; /* highest number seen */
+    uint64_t n_damaged;
     bool into_catalog;
 };
 
@@ -258,7 +259,7 @@ static enum err walk(struct adopt *a, int fd, const uint8_t *uuid, uint64_t from
         .header_key = a->st->space.header_key, .uuid = uuid, .fn = see_extent, .user = a};
     enum err rc = pack_walk(&w, fd, from, to, e);
     if (!rc && a->into_catalog)
-        a->st->seen.extents_damaged += w.n_damaged;
+        a->n_damaged = w.n_damaged;
     return rc;
 }
 
@@ -338,7 +339,9 @@ static enum err check_behind(struct store *st, struct pack_row *row, int fd, uin
         uint64_t from = row->length;
         row->length = size / EXTENT_PAGE * EXTENT_PAGE;
         row->state = PACK_SEALED;
-        return adopt_range(st, &a, fd, row, from, e);
+        rc = adopt_range(st, &a, fd, row, from, e);
+        st->seen.extents_damaged += a.n_damaged;
+        return rc;
     }
     if (row->state != PACK_OPEN)
         return OK;
@@ -377,6 +380,19 @@ static enum err check_known(struct store *st, struct pack_row row, uint64_t know
 /* ---- packs it does not ---------------------------------------------------------------------
  */
 
+/* Counts what is damaged in a pack that was walked: its list knows best, where it has one. */
+static enum err count_damage(struct adopt *a, int fd, const uint8_t *uuid, uint64_t size,
+                             struct error *e)
+{
+    const struct store_namespace *space = &a->st->space;
+    uint64_t n = a->n_damaged;
+    enum err rc = pack_check_list(fd, uuid, space->header_key, space->chunk_key, size, &n, e);
+    if (rc && rc != ERR_NOTFOUND && rc != ERR_CORRUPT)
+        return rc;
+    a->st->seen.extents_damaged += n + (rc == ERR_CORRUPT);
+    return OK;
+}
+
 static enum err check_unknown(struct store *st, int64_t id, uint64_t known, uint64_t *newest,
                               struct error *e)
 {
@@ -399,7 +415,8 @@ static enum err check_unknown(struct store *st, int64_t id, uint64_t known, uint
                            .state = PACK_SEALED,
                            .length = size / EXTENT_PAGE * EXTENT_PAGE};
     memcpy(row.uuid, super.uuid, sizeof row.uuid);
-    if ((rc = adopt_range(st, &a, fd, &row, EXTENT_PAGE, e)))
+    if ((rc = adopt_range(st, &a, fd, &row, EXTENT_PAGE, e)) ||
+        (rc = count_damage(&a, fd, row.uuid, size, e)))
         return rc;
     if (a.newest > *newest)
         *newest = a.newest;

@@ -331,6 +331,7 @@ void store_close(struct store *st)
 {
     if (!st)
         return;
+    pack_flush_freed(st);
     pack_close_all(st);
     aio_close(st->aio);
     page_buffer_fini(&st->extent);

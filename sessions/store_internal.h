@@ -10,8 +10,16 @@
 
 #define STORE_UUID_BYTES 16
 #define STORE_MAX_LOST 64
+#define STORE_MAX_FREED 1024
 
 struct aio;
+
+/* Where an extent lies. */
+struct pack_place {
+    int64_t pack;
+    uint64_t off;
+    uint32_t pages;
+};
 
 /* Page-aligned memory that is kept and grown: the first touch of fresh pages is what costs. */
 struct page_buffer {
@@ -50,8 +58,10 @@ struct store {
     struct ulid_source ulid;
     struct packs *packs; /* open files, the pack that is being filled */
     struct aio *aio;
-    struct page_buffer extent, scratch; /* of the save that runs */
-    struct store_counters seen;         /* what the scan and the reads counted */
+    struct page_buffer extent, scratch;       /* of the save that runs */
+    struct pack_place freed[STORE_MAX_FREED]; /* to punch once the database file knows */
+    size_t n_freed;
+    struct store_counters seen; /* what the scan and the reads counted */
     char lost[STORE_MAX_LOST][ULID_CHARS + 1];
     size_t n_lost;
 };

@@ -16,8 +16,8 @@ struct store_fixture {
     struct store *st;
 };
 
-/* Makes the folder; opens nothing. In memory where there is such a place (a commit then costs no
- * fsync of a disk), unless on_disk or AGENTD_SLOW asks for one that takes O_DIRECT. */
+/* Makes the folder; opens nothing. In memory where there is such a place (a commit then costs
+ * no fsync of a disk), unless on_disk or AGENTD_SLOW asks for one that takes O_DIRECT. */
 void store_fixture_init(struct store_fixture *f, bool on_disk);
 /* Closes the store, removes the folder. */
 void store_fixture_fini(struct store_fixture *f);
