@@ -96,10 +96,10 @@ size_t k_attention_list(const struct k_attention *a, size_t i, const uint8_t **l
  * ones (returns their number, *list stays untouched) or those of blocks_in, written to list. */
 size_t k_index_visible(const struct k_index *a, size_t i);
 size_t k_index_candidates(const struct k_index *a, size_t i, int32_t *list);
-/* Writes blocks_out of query i from the scores of its visible rows. block_score, heap: scratch
+/* Writes blocks_out of query i from the scores of its visible rows. block_score, pool: scratch
  * of ceil(visible / block_rows) and n_blocks values. */
 void k_index_blocks(const struct k_index *a, size_t i, const float *score, float *block_score,
-                    int32_t *heap);
+                    int32_t *pool);
 
 /* Ops that are the same on every host backend, and the reference ones. */
 void k_embed_ref(struct kernels *k, const struct k_embed *a);

@@ -5,55 +5,79 @@
 
 #include "kernels/host.h"
 
-/* True when row a is worse than row b: lower score, or equal and later. NaN counts as -inf. */
-static bool worse(const float *score, int32_t a, int32_t b)
+/* Order of scores as order of integers: NaN as -inf, -0 as 0. */
+static uint32_t rank_of(float x)
 {
-    float x = score[a], y = score[b];
-    x = x != x ? -INFINITY : x;
-    y = y != y ? -INFINITY : y;
-    return x < y || (x == y && a > b);
+    uint32_t u;
+    x = x != x ? -INFINITY : x == 0 ? 0.0f : x;
+    memcpy(&u, &x, sizeof u);
+    return u ^ (u >> 31 ? UINT32_MAX : 0x80000000u);
 }
 
-/* heap[0] is the worst kept row. */
-static void sift_down(const float *score, int32_t *heap, uint32_t n, uint32_t at)
+/* The largest rank of which at least k of the m pooled rows are at or above; *equal gets how
+ * many rows of exactly this rank belong to the k best. One byte of the rank after the other. */
+static uint32_t kth_rank(const float *score, const int32_t *pool, size_t m, uint32_t k,
+                         uint32_t *equal)
 {
-    for (;;) {
-        uint32_t child = 2 * at + 1;
-        if (child >= n)
-            return;
-        if (child + 1 < n && worse(score, heap[child + 1], heap[child]))
-            child++;
-        if (!worse(score, heap[child], heap[at]))
-            return;
-        int32_t t = heap[at];
-        heap[at] = heap[child];
-        heap[child] = t;
-        at = child;
+    uint32_t prefix = 0, mask = 0;
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        uint32_t count[256] = {0}, byte = 255;
+        for (size_t i = 0; i < m; i++) {
+            uint32_t r = rank_of(score[pool[i]]);
+            if ((r & mask) == prefix)
+                count[r >> shift & 255]++;
+        }
+        while (count[byte] < k)
+            k -= count[byte--];
+        prefix |= byte << shift;
+        mask |= 255u << shift;
     }
+    *equal = k;
+    return prefix;
 }
 
-static int ascending(const void *a, const void *b)
+/* Keeps the k best of the pool, in the order they stand in; returns the lowest score kept. Of
+ * equal ones the first stay. */
+static float shrink(const float *score, int32_t *pool, size_t m, uint32_t k)
 {
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
+    uint32_t equal, kept = 0, lowest = kth_rank(score, pool, m, k, &equal);
+    float bound = -INFINITY;
+    for (size_t i = 0; i < m; i++) {
+        uint32_t r = rank_of(score[pool[i]]);
+        if (r < lowest || (r == lowest && !equal))
+            continue;
+        if (r == lowest) {
+            equal--;
+            bound = score[pool[i]];
+        }
+        pool[kept++] = pool[i];
+    }
+    return bound == bound ? bound : -INFINITY;
 }
 
-uint32_t k_top_k(const float *score, size_t n, uint32_t k, int32_t *out, int32_t *heap)
+/* Rows come in ascending order into a pool of 2 k, which is cut to its k best when it is full;
+ * a row that is not better than the worst of these is passed over at once. */
+uint32_t k_top_k(const float *score, size_t n, uint32_t k, int32_t *out, int32_t *pool)
 {
     uint32_t kept = n < k ? (uint32_t)n : k;
+    size_t m = kept, cap = 2 * (size_t)k;
     for (uint32_t i = 0; i < kept; i++)
-        heap[i] = (int32_t)i;
-    if (kept < n && kept) {
-        for (uint32_t i = kept / 2; i-- > 0;)
-            sift_down(score, heap, kept, i);
-        for (size_t i = kept; i < n; i++)
-            if (worse(score, heap[0], (int32_t)i)) {
-                heap[0] = (int32_t)i;
-                sift_down(score, heap, kept, 0);
+        pool[i] = (int32_t)i;
+    if (kept && kept < n) {
+        float bound = shrink(score, pool, m, k);
+        for (size_t i = kept; i < n; i++) {
+            if (!(score[i] > bound))
+                continue;
+            pool[m++] = (int32_t)i;
+            if (m == cap) {
+                bound = shrink(score, pool, m, k);
+                m = k;
             }
-        qsort(heap, kept, sizeof *heap, ascending);
+        }
+        if (m > k)
+            (void)shrink(score, pool, m, k);
     }
-    memcpy(out, heap, kept * sizeof *out);
+    memcpy(out, pool, kept * sizeof *out);
     return kept;
 }
 
@@ -77,7 +101,7 @@ size_t k_index_candidates(const struct k_index *a, size_t i, int32_t *list)
 }
 
 void k_index_blocks(const struct k_index *a, size_t i, const float *score, float *block_score,
-                    int32_t *heap)
+                    int32_t *pool)
 {
     size_t visible = k_index_visible(a, i);
     size_t n = (visible + a->block_rows - 1) / a->block_rows;
@@ -89,16 +113,16 @@ void k_index_blocks(const struct k_index *a, size_t i, const float *score, float
             best = score[row] > best ? score[row] : best;
         block_score[b] = b + 1 == n ? INFINITY : best;
     }
-    uint32_t kept = k_top_k(block_score, n, a->n_blocks, out, heap);
+    uint32_t kept = k_top_k(block_score, n, a->n_blocks, out, pool);
     for (uint32_t b = kept; b < a->n_blocks; b++)
         out[b] = -1;
 }
 
-/* Scratch of one thread: row values, scores, block scores, candidate list, heap. */
+/* Scratch of one thread: row values, scores, block scores, candidate list, pool. */
 struct index_job {
     const struct k_index *a;
     uint8_t *scratch;
-    size_t stride, n_list, n_heap, n_block;
+    size_t stride, n_list, n_pool, n_block;
 };
 
 static float score_row(const struct k_index *a, size_t i, const float *key)
@@ -123,7 +147,7 @@ static void index_query(const struct index_job *job, size_t i, uint8_t *scratch)
     float *key = (float *)(void *)scratch, *score = key + a->d;
     float *block_score = score + a->n_row;
     int32_t *list = (int32_t *)(void *)(block_score + job->n_block);
-    int32_t *heap = list + job->n_list;
+    int32_t *pool = list + job->n_list;
     size_t visible = k_index_visible(a, i), bytes = k_row_bytes(a->format, a->d);
     for (size_t row = 0; row < visible; row++) {
         k_decode_row(a->format, (const uint8_t *)a->keys + row * bytes, a->d, key);
@@ -133,7 +157,7 @@ static void index_query(const struct index_job *job, size_t i, uint8_t *scratch)
         for (size_t row = 0; row < a->n_row; row++)
             a->score[i * a->n_row + row] = row < visible ? score[row] : -INFINITY;
     if (a->blocks_out)
-        k_index_blocks(a, i, score, block_score, heap);
+        k_index_blocks(a, i, score, block_score, pool);
     if (!a->sel)
         return;
     int32_t *sel = a->sel + i * a->top_k;
@@ -142,11 +166,11 @@ static void index_query(const struct index_job *job, size_t i, uint8_t *scratch)
         size_t n = k_index_candidates(a, i, list);
         for (size_t j = 0; j < n; j++)
             score[j] = score[list[j]]; /* list[j] >= j: ascending */
-        kept = k_top_k(score, n, a->top_k, sel, heap);
+        kept = k_top_k(score, n, a->top_k, sel, pool);
         for (uint32_t j = 0; j < kept; j++)
             sel[j] = list[sel[j]];
     } else {
-        kept = k_top_k(score, visible, a->top_k, sel, heap);
+        kept = k_top_k(score, visible, a->top_k, sel, pool);
     }
     for (uint32_t j = kept; j < a->top_k; j++)
         sel[j] = -1;
@@ -166,10 +190,10 @@ void k_index_ref(struct kernels *k, const struct k_index *a)
     assert(a->ratio > 0 && a->n_row <= INT32_MAX);
     assert(a->block_rows > 0 || (!a->blocks_in && !a->blocks_out));
     struct index_job job = {.a = a};
-    job.n_heap = a->top_k > a->n_blocks ? a->top_k : a->n_blocks;
+    job.n_pool = 2 * (size_t)(a->top_k > a->n_blocks ? a->top_k : a->n_blocks);
     job.n_list = a->blocks_in ? (size_t)a->n_blocks * a->block_rows : 0;
     job.n_block = a->blocks_out ? (size_t)a->n_row / a->block_rows + 1 : 0;
-    size_t values = a->d + (size_t)a->n_row + job.n_block + job.n_list + job.n_heap;
+    size_t values = a->d + (size_t)a->n_row + job.n_block + job.n_list + job.n_pool;
     job.scratch = k_scratch_threads(k, K_SLOT_OP, values * 4, &job.stride);
     if (job.scratch)
         k_run(k, index_queries, &job, a->n, a->n * a->n_row * a->n_head * a->d);

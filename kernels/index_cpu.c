@@ -95,17 +95,17 @@ static void choose(const struct index_job *job, size_t q, uint8_t *scratch)
     const struct k_index *a = job->a;
     size_t i = job->query0 + q, n = job->n_list[q];
     float *block_score = (float *)(void *)scratch;
-    int32_t *heap = (int32_t *)(void *)(block_score + job->n_block);
+    int32_t *pool = (int32_t *)(void *)(block_score + job->n_block);
     const float *score = job->score + q * job->list_max;
     int32_t *sel = a->sel ? a->sel + i * a->top_k : NULL;
     if (a->score)
         for (size_t row = 0; row < a->n_row; row++)
             a->score[i * a->n_row + row] = row < n ? score[row] : -INFINITY;
     if (a->blocks_out)
-        k_index_blocks(a, i, score, block_score, heap);
+        k_index_blocks(a, i, score, block_score, pool);
     if (!sel)
         return;
-    uint32_t kept = k_top_k(score, n, a->top_k, sel, heap);
+    uint32_t kept = k_top_k(score, n, a->top_k, sel, pool);
     for (uint32_t j = 0; job->list && j < kept; j++)
         sel[j] = job->list[q * job->list_max + (size_t)sel[j]];
     for (uint32_t j = kept; j < a->top_k; j++)
@@ -157,9 +157,9 @@ void k_index_cpu(struct kernels *k, const struct k_index *a)
     if (a->blocks_in && (size_t)a->n_blocks * a->block_rows < job.list_max)
         job.list_max = (size_t)a->n_blocks * a->block_rows;
     job.n_block = a->blocks_out ? (size_t)a->n_row / a->block_rows + 1 : 0;
-    size_t heap = a->top_k > a->n_blocks ? a->top_k : a->n_blocks;
+    size_t pool = 2 * (size_t)(a->top_k > a->n_blocks ? a->top_k : a->n_blocks);
     size_t values = (size_t)TILE * (a->d + a->n_head);
-    values = values > job.n_block + heap ? values : job.n_block + heap;
+    values = values > job.n_block + pool ? values : job.n_block + pool;
     size_t group = GROUP_BYTES / (8 * job.list_max + 1) + 1;
     group = group < a->n ? group : a->n;
     job.scratch = k_scratch_threads(k, K_SLOT_OP, values * 4, &job.stride);

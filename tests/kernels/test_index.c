@@ -221,17 +221,72 @@ static void test_no_rows(void **state)
 static void test_top_k(void **state)
 {
     (void)state;
-    int32_t out[8], heap[8];
+    int32_t out[8], pool[16];
     const float tie[6] = {1, 2, 2, 2, 1, 2};
-    assert_int_equal(k_top_k(tie, 6, 3, out, heap), 3);
+    assert_int_equal(k_top_k(tie, 6, 3, out, pool), 3);
     assert_true(out[0] == 1 && out[1] == 2 && out[2] == 3);
-    assert_int_equal(k_top_k(tie, 6, 5, out, heap), 5);
+    assert_int_equal(k_top_k(tie, 6, 5, out, pool), 5);
     assert_true(out[0] == 0 && out[3] == 3 && out[4] == 5);
     const float odd[5] = {NAN, -INFINITY, 0, NAN, -1};
-    assert_int_equal(k_top_k(odd, 5, 3, out, heap), 3);
+    assert_int_equal(k_top_k(odd, 5, 3, out, pool), 3);
     assert_true(out[0] == 0 && out[1] == 2 && out[2] == 4);
-    assert_int_equal(k_top_k(odd, 5, 8, out, heap), 5);
-    assert_int_equal(k_top_k(odd, 0, 8, out, heap), 0);
+    assert_int_equal(k_top_k(odd, 5, 8, out, pool), 5);
+    assert_int_equal(k_top_k(odd, 0, 8, out, pool), 0);
+}
+
+/* The choice by sorting everything. */
+static int better_first(const void *a, const void *b, void *scores)
+{
+    const float *score = scores;
+    int32_t i = *(const int32_t *)a, j = *(const int32_t *)b;
+    float x = isnan(score[i]) ? -INFINITY : score[i],
+          y = isnan(score[j]) ? -INFINITY : score[j];
+    return x != y ? (x < y) - (x > y) : (i > j) - (i < j);
+}
+
+static int ascending(const void *a, const void *b)
+{
+    int32_t i = *(const int32_t *)a, j = *(const int32_t *)b;
+    return (i > j) - (i < j);
+}
+
+/* Scores in every kind of order, with ties, zeros of both signs and what is no number. */
+static void fill_scores(float *score, size_t n, uint32_t kind, uint32_t seed)
+{
+    static const float odd[] = {NAN, -INFINITY, INFINITY, 0.0f, -0.0f, 1, -1};
+    for (size_t i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        float noise = (float)(seed >> 8) / 16777216.0f;
+        float x = (float)i / (float)n;
+        score[i] = kind == 0   ? noise
+                   : kind == 1 ? x + 0.01f * noise
+                   : kind == 2 ? -x
+                   : kind == 3 ? (float)(seed >> 30)
+                   : kind == 4 ? odd[(seed >> 16) % 7]
+                               : (seed >> 30 ? 0.0f : noise);
+    }
+}
+
+static void test_top_k_like_sorting(void **state)
+{
+    (void)state;
+    enum { N = 3000 };
+    static const size_t ns[] = {1, 2, 63, 64, 65, 128, 129, 1000, N};
+    static const uint32_t ks[] = {1, 2, 64, 512};
+    static float score[N];
+    static int32_t want[N], out[512], pool[1024];
+    for (uint32_t kind = 0; kind < 6; kind++)
+        for (size_t a = 0; a < sizeof ns / sizeof *ns; a++)
+            for (size_t b = 0; b < sizeof ks / sizeof *ks; b++) {
+                size_t n = ns[a], kept = n < ks[b] ? n : ks[b];
+                fill_scores(score, n, kind, (uint32_t)(n + 7 * ks[b]));
+                for (size_t i = 0; i < n; i++)
+                    want[i] = (int32_t)i;
+                qsort_r(want, n, sizeof *want, better_first, score);
+                qsort(want, kept, sizeof *want, ascending);
+                assert_int_equal(k_top_k(score, n, ks[b], out, pool), kept);
+                assert_memory_equal(out, want, kept * sizeof *out);
+            }
 }
 
 /* The released form: dots, products and the sum on the bf16 grid. */
@@ -260,7 +315,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_selection), cmocka_unit_test(test_no_rows),
-        cmocka_unit_test(test_top_k), cmocka_unit_test(test_bf16_scores)};
+        cmocka_unit_test(test_top_k), cmocka_unit_test(test_top_k_like_sorting),
+        cmocka_unit_test(test_bf16_scores)};
     backends_open();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     backends_close();
