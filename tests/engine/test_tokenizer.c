@@ -261,7 +261,8 @@ static void test_refuses_other_files(void **state)
         {"\"h e\"", "\"i n\"", ERR_FORMAT, "merge 1 is the same as merge 0"},
         {"\"h e\"", "[\"h\", \"e\", \"e\"]", ERR_FORMAT, "model.merges[0]"},
         {"\"merges\"", "\"verges\"", ERR_FORMAT, "merges"},
-        {"\"<|EOT|>\"", "\"he\"", ERR_FORMAT, NULL}, /* an added token that text could spell */
+        {"\"id\": 500,\n\"content\": \"<|EOT|>\"", "\"id\": 259, \"content\": \"he\"",
+         ERR_FORMAT, "makes the added token 259"}, /* text would become a special id */
     };
     struct error e = {0};
     AUTO(buf) struct buf file = BUF_INIT(1 << 20);
@@ -277,13 +278,6 @@ static void test_refuses_other_files(void **state)
         assert_ok(buf_add_str(&json, at + strlen(bad[i].find), &e), &e);
         struct tokenizer *t = NULL;
         enum err rc = tokenizer_parse(&t, buf_str(&json), json.len, &e);
-        if (!bad[i].message) { /* its id is another than the merge's: both may live side by side
-                                */
-            assert_ok(rc, &e);
-            check_round_trip(t, "he he", 5);
-            tokenizer_free(t);
-            continue;
-        }
         if (rc != bad[i].want || !strstr(e.msg, bad[i].message))
             fail_msg("%s: code %d, %s", bad[i].replace, rc, e.msg);
         assert_null(t);
