@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/forward.h"
+#include "kernels/math.h"
 
 /* ---- what the observer sees ---------------------------------------------------------------
  */
@@ -350,6 +351,34 @@ static void attention(struct model *m, const struct run *r, uint32_t layer, uint
 /* ---- mixture of experts (section 8) -------------------------------------------------------
  */
 
+/* How close the choice of experts was: smallest chosen biased score less the largest other one.
+ */
+static void observe_margins(struct model *m, const struct run *r, uint32_t layer,
+                            uint32_t first)
+{
+    const struct config *c = &m->config;
+    const float *bias = m->weights.layers[layer].gate_bias;
+    float *margins = m->work->oa; /* free between attention and the next layer */
+    for (uint32_t i = first; m->observer.tensor && i < r->n; i++) {
+        const int32_t *chosen = m->work->experts + (size_t)i * c->n_active;
+        double in = HUGE_VAL, out = -HUGE_VAL;
+        for (uint32_t k = 0; k < c->n_experts; k++) {
+            double score =
+                sqrt(k_softplus((double)m->work->route[(size_t)i * c->n_experts + k])) +
+                (double)bias[k];
+            bool is_chosen = false;
+            for (uint32_t j = 0; j < c->n_active; j++)
+                is_chosen = is_chosen || chosen[j] == (int32_t)k;
+            if (is_chosen)
+                in = fmin(in, score);
+            else
+                out = fmax(out, score);
+        }
+        margins[i] = (float)(in - out);
+    }
+    observe_f32(m, r, "route_margin", layer, first, 1, margins);
+}
+
 static void moe(struct model *m, const struct run *r, uint32_t layer, uint32_t first)
 {
     const struct config *c = &m->config;
@@ -381,7 +410,7 @@ static void moe(struct model *m, const struct run *r, uint32_t layer, uint32_t f
                                     .n_expert = c->n_experts,
                                     .limit = c->swiglu_limit,
                                     .in = m->rounding.product});
-    observe_f32(m, r, "route_logits", layer, first, c->n_experts, b->route);
+    observe_margins(m, r, layer, first);
     observe_i32(m, r, "route_idx", layer, first, c->n_active, b->experts);
     observe_f32(m, r, "route_w", layer, first, c->n_active, b->route_w);
 }

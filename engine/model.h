@@ -29,6 +29,7 @@ struct model {
     enum precision precision;
     bool digests;
     uint32_t chunk_tokens;
+    uint32_t chunk_limit; /* of an observer; 0: none */
 
     struct safetensors *st;
     struct pool *pool;

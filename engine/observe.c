@@ -9,6 +9,11 @@ void engine_observe(struct engine *m, const struct observer *o)
     model_of(m)->observer = o ? *o : (struct observer){0};
 }
 
+void engine_limit_chunk(struct engine *m, uint32_t n_tokens)
+{
+    model_of(m)->chunk_limit = n_tokens;
+}
+
 const struct config *engine_config(const struct engine *m)
 {
     return &((const struct model *)(const void *)m)->config;

@@ -32,6 +32,10 @@ struct observer {
 /* Only for an engine of engine_open_model(); *o is copied. NULL takes the observer away. */
 void engine_observe(struct engine *m, const struct observer *o);
 
+/* Most input tokens of one step from now on (0: the engine's own), so that a step can be made
+ * to end at a given position. */
+void engine_limit_chunk(struct engine *m, uint32_t n_tokens);
+
 /* The window of a layer after the last step: positions[slot] is the position that ring slot
  * holds
  * (-1: none) and keys [window][head_dim] its decoded values (zeros there). positions [window].

@@ -34,7 +34,7 @@ static void keep(struct record *r, struct record_tensor *t, uint64_t pos0, uint3
         t->positions[t->n++] = pos0 + i;
 }
 
-static void keep_logits(void *user, struct seq *s, uint64_t position, const float *logits)
+void record_logits(void *user, struct seq *s, uint64_t position, const float *logits)
 {
     struct record *r = user;
     (void)s;
@@ -62,7 +62,7 @@ static struct record_tensor *tensor_of(struct record *r, const struct observed *
     return t;
 }
 
-static void keep_tensor(void *user, struct seq *s, const struct observed *o)
+void record_observed(void *user, struct seq *s, const struct observed *o)
 {
     struct record *r = user;
     struct record_tensor *t = tensor_of(r, o);
@@ -77,8 +77,8 @@ void record_init(struct record *r, struct engine *m, bool wants_tensors)
     r->logits.width = engine_describe(m)->vocab_size;
     snprintf(r->logits.name, sizeof(r->logits.name), "logits");
     engine_observe(m, &(struct observer){.user = r,
-                                         .logits = keep_logits,
-                                         .tensor = wants_tensors ? keep_tensor : NULL});
+                                         .logits = record_logits,
+                                         .tensor = wants_tensors ? record_observed : NULL});
 }
 
 static void free_rows(struct record_tensor *t)
@@ -99,15 +99,15 @@ void record_clear(struct record *r)
 
 void record_fini(struct record *r)
 {
-    if (!r->engine)
-        return;
-    engine_observe(r->engine, NULL);
+    if (r->engine)
+        engine_observe(r->engine, NULL);
     record_clear(r);
     free(r->tensors);
     *r = (struct record){0};
 }
 
-const struct record_tensor *record_find(const struct record *r, const char *name, uint32_t layer)
+const struct record_tensor *record_find(const struct record *r, const char *name,
+                                        uint32_t layer)
 {
     for (size_t i = 0; i < r->n_tensors; i++)
         if (r->tensors[i].layer == layer && !strcmp(r->tensors[i].name, name))

@@ -27,6 +27,10 @@ struct record {
     struct error error; /* the first failure to keep something (memory) */
 };
 
+/* What keeps; user is the record. For an observer that does more than this one. */
+void record_logits(void *record, struct seq *s, uint64_t position, const float *logits);
+void record_observed(void *record, struct seq *s, const struct observed *o);
+
 /* Becomes the engine's observer until record_fini(). */
 void record_init(struct record *r, struct engine *m, bool wants_tensors);
 void record_fini(struct record *r);

@@ -140,7 +140,10 @@ static enum err run_chunk(struct model_seq *s, uint64_t pos0, bool fresh, uint32
     struct model *m = model_of_seq(s);
     struct queued *q = &s->work;
     uint64_t left = q->n_ids - q->done;
-    uint32_t take = left < m->chunk_tokens ? (uint32_t)left : m->chunk_tokens;
+    uint32_t most = m->chunk_tokens;
+    if (m->chunk_limit && m->chunk_limit < most)
+        most = m->chunk_limit;
+    uint32_t take = left < most ? (uint32_t)left : most;
     enum err rc = run_ids(s, q->ids + q->done, pos0, take, fresh, e);
     *n = rc ? 0 : take;
     q->done += *n;
