@@ -22,6 +22,7 @@
 struct daemon_fixture {
     char dir[TEMPDIR_BYTES];
     char socket[128], store[128], script[160], log[128], work[128];
+    const char *model;    /* a checkpoint in the place of the script; NULL: the script */
     const char *extra[8]; /* more options of `serve`; NULL ends */
     pid_t pid;            /* 0: not running */
 };

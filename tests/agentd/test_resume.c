@@ -1,0 +1,491 @@
+/* What a session costs when it comes back: the ledger after kills, clean ends, eviction, damage;
+ * recorded mode; state commits inside a long segment; the same words at temperature 1. */
+#include "tests/support/test.h"
+
+#include <dirent.h>
+#include <stdbool.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/support/daemon.h"
+
+#define EOS "<｜end▁of▁sentence｜>"
+#define SAY(text) "{\"text\":\"ok</think>" text EOS "\"}\n"
+#define A_TINY "tests/golden/a_tiny/model"
+
+static const char *text_of(const json_t *o, const char *key)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+    return s ? s : "";
+}
+
+static json_int_t int_of(const json_t *o, const char *key)
+{
+    return json_integer_value(json_object_get(o, key));
+}
+
+static json_int_t ledger_of(const json_t *answer, const char *key)
+{
+    return int_of(json_object_get(answer, "ledger"), key);
+}
+
+static void nap(long ms)
+{
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
+    nanosleep(&t, NULL);
+}
+
+static json_t *answer_of(struct client *c, const char *id)
+{
+    json_t *a = daemon_wait(c, id);
+    assert_string_equal(text_of(a, "state"), "idle");
+    assert_int_equal(ledger_of(a, "prompt_tokens"),
+                     ledger_of(a, "resident") + ledger_of(a, "restored") +
+                         ledger_of(a, "recomputed") + ledger_of(a, "relost") +
+                         ledger_of(a, "prefilled"));
+    return a;
+}
+
+static void check_verified(struct client *c, const char *id)
+{
+    json_t *v = daemon_call(c, "session/verify", json_pack("{s:s}", "id", id));
+    if (!json_is_true(json_object_get(v, "equal")))
+        fail_msg("verify: %s", json_dumps(v, 0));
+    json_decref(v);
+}
+
+static void wait_saved(struct client *c)
+{
+    for (int i = 0; i < 1000; i++) {
+        json_auto_t *s = daemon_call(c, "daemon/status", NULL);
+        if (int_of(s, "stateCommits") == 0)
+            return;
+        nap(5);
+    }
+    fail_msg("state is never saved");
+}
+
+static json_int_t session_figure(struct client *c, const char *id, const char *key)
+{
+    json_auto_t *s = daemon_call(c, "session/get", json_pack("{s:s}", "id", id));
+    return int_of(s, key);
+}
+
+/* ---- kills and ends ----------------------------------------------------------------------- */
+
+static void test_idle_session_comes_back_from_ssd(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27];
+    daemon_make(&d, SAY("one") SAY("two"));
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, NULL, id);
+    daemon_prompt(c, id, "first");
+    json_decref(answer_of(c, id));
+    wait_saved(c);
+    json_int_t length = session_figure(c, id, "tokens");
+    assert_int_equal(session_figure(c, id, "statePosition"), length);
+    client_free(c);
+    daemon_kill(&d);
+    daemon_start(&d, NULL);
+    c = daemon_connect(&d, NULL, NULL);
+    daemon_prompt(c, id, "second");
+    json_t *a = answer_of(c, id);
+    assert_string_equal(text_of(a, "text"), "two");
+    assert_int_equal(ledger_of(a, "restored"), length);
+    assert_int_equal(ledger_of(a, "recomputed"), 0);
+    assert_int_equal(ledger_of(a, "relost"), 0);
+    assert_true(ledger_of(a, "bytes_read") > 0);
+    assert_string_equal(text_of(json_object_get(a, "resume"), "mode"), "exact");
+    check_verified(c, id);
+    json_decref(a);
+    client_free(c);
+    daemon_remove(&d);
+}
+
+/* SIGTERM in the middle of a run: the state is saved, and the run goes on at the next start. */
+static void test_clean_end_in_a_run(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27];
+    daemon_make(&d, "{\"text\":\"a slow thought that takes its time</think>and an answer" EOS
+                    "\",\"token_ms\":20}\n");
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, NULL, id);
+    daemon_prompt(c, id, "go");
+    nap(400);
+    client_free(c);
+    assert_int_equal(daemon_stop(&d), 0);
+    daemon_start(&d, NULL);
+    c = daemon_connect(&d, NULL, NULL);
+    json_t *a = answer_of(c, id);
+    assert_string_equal(text_of(a, "reason"), "end");
+    assert_string_equal(text_of(a, "text"), "and an answer");
+    assert_true(ledger_of(a, "restored") > 1000);
+    assert_int_equal(ledger_of(a, "relost"), 0);
+    assert_in_range(ledger_of(a, "recomputed"), 0, 1); /* a sampled id that was not computed */
+    check_verified(c, id);
+    json_decref(a);
+    client_free(c);
+    daemon_remove(&d);
+}
+
+/* Killed inside a long prompt: what was saved midway is not computed again. */
+static void test_state_inside_a_long_segment(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27];
+    daemon_make(&d, "{\"text\":\"ok</think>one" EOS "\",\"prefill_ms\":3000}\n");
+    d.extra[0] = "--save-every";
+    d.extra[1] = "512";
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, "{\"tools\":[]}", id);
+    char *text = malloc(20001);
+    memset(text, 'x', 20000);
+    text[20000] = '\0';
+    daemon_prompt(c, id, text);
+    free(text);
+    nap(1500);
+    json_int_t saved = session_figure(c, id, "statePosition");
+    assert_in_range(saved, 512, 19000);
+    client_free(c);
+    daemon_kill(&d);
+    daemon_start(&d, NULL);
+    c = daemon_connect(&d, NULL, NULL);
+    json_t *a = answer_of(c, id);
+    assert_string_equal(text_of(a, "text"), "one");
+    assert_true(ledger_of(a, "restored") >= saved);
+    assert_int_equal(ledger_of(a, "relost"), 0);
+    assert_int_equal(ledger_of(a, "restored") + ledger_of(a, "recomputed"),
+                     ledger_of(a, "prompt_tokens"));
+    check_verified(c, id);
+    json_decref(a);
+    client_free(c);
+    daemon_remove(&d);
+}
+
+/* ---- memory ------------------------------------------------------------------------------- */
+
+static void test_eviction(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char ids[3][27];
+    daemon_make(&d, SAY("one") SAY("two"));
+    d.extra[0] = "--resident";
+    d.extra[1] = "1";
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    for (int i = 0; i < 3; i++) {
+        daemon_session(&d, c, NULL, ids[i]);
+        daemon_prompt(c, ids[i], "first");
+        json_decref(answer_of(c, ids[i]));
+    }
+    wait_saved(c);
+    json_auto_t *s = daemon_call(c, "daemon/status", NULL);
+    assert_int_equal(int_of(s, "sessionsResident"), 1);
+    for (int i = 0; i < 3; i++) {
+        json_int_t length = session_figure(c, ids[i], "tokens");
+        daemon_prompt(c, ids[i], "second");
+        json_t *a = answer_of(c, ids[i]);
+        assert_string_equal(text_of(a, "text"), "two");
+        assert_int_equal(ledger_of(a, "restored") + ledger_of(a, "resident"), length);
+        json_decref(a);
+        wait_saved(c);
+    }
+    client_free(c);
+    daemon_remove(&d);
+}
+
+/* ---- damage ------------------------------------------------------------------------------- */
+
+/* Calls fn for each pack file. */
+static void each_pack(const struct daemon_fixture *d, void (*fn)(const char *path))
+{
+    char folder[256], path[600];
+    snprintf(folder, sizeof folder, "%s/packs", d->store);
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    for (struct dirent *e; (e = readdir(dir));)
+        if (strstr(e->d_name, ".pack")) {
+            snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+            fn(path);
+        }
+    closedir(dir);
+}
+
+static void remove_pack(const char *path)
+{
+    assert_int_equal(unlink(path), 0);
+}
+
+/* One flipped byte in each 8 KiB behind the superblock. */
+static void damage_pack(const char *path)
+{
+    FILE *f = fopen(path, "r+e");
+    assert_non_null(f);
+    for (long at = 4096 + 5000; fseek(f, at, SEEK_SET) == 0; at += 8192) {
+        int byte = fgetc(f);
+        if (byte == EOF)
+            break;
+        fseek(f, at, SEEK_SET);
+        fputc(byte ^ 0x10, f);
+    }
+    fclose(f);
+}
+
+static void come_back_after(void (*harm)(const char *path))
+{
+    struct daemon_fixture d;
+    char id[27];
+    daemon_make(&d, SAY("one") SAY("two") SAY("three"));
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, NULL, id);
+    daemon_prompt(c, id, "first");
+    json_decref(answer_of(c, id));
+    wait_saved(c);
+    json_int_t length = session_figure(c, id, "tokens");
+    client_free(c);
+    assert_int_equal(daemon_stop(&d), 0);
+    each_pack(&d, harm);
+    daemon_start(&d, NULL);
+    c = daemon_connect(&d, NULL, NULL);
+    daemon_prompt(c, id, "second");
+    json_t *a = answer_of(c, id);
+    assert_string_equal(text_of(a, "text"), "two");
+    assert_true(ledger_of(a, "relost") > 0);
+    assert_int_equal(ledger_of(a, "restored") + ledger_of(a, "relost") +
+                         ledger_of(a, "recomputed"),
+                     length);
+    check_verified(c, id);
+    json_decref(a);
+    /* And it is saved again. */
+    wait_saved(c);
+    length = session_figure(c, id, "tokens");
+    client_free(c);
+    daemon_kill(&d);
+    daemon_start(&d, NULL);
+    c = daemon_connect(&d, NULL, NULL);
+    daemon_prompt(c, id, "third");
+    a = answer_of(c, id);
+    assert_string_equal(text_of(a, "text"), "three");
+    assert_int_equal(ledger_of(a, "restored"), length);
+    json_decref(a);
+    check_verified(c, id);
+    client_free(c);
+    daemon_remove(&d);
+}
+
+static void test_damage_is_computed_again(void **state)
+{
+    (void)state;
+    come_back_after(remove_pack);
+    come_back_after(damage_pack);
+}
+
+/* ---- forks -------------------------------------------------------------------------------- */
+
+static void test_fork_at_an_event(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27], fork_id[27];
+    daemon_make(&d, SAY("one") SAY("two") SAY("three"));
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, NULL, id);
+    daemon_prompt(c, id, "first");
+    json_decref(answer_of(c, id));
+    json_int_t seq = session_figure(c, id, "lastSeq"), length = session_figure(c, id, "tokens");
+    daemon_prompt(c, id, "second");
+    json_decref(answer_of(c, id));
+    wait_saved(c);
+    json_t *f = daemon_call(c, "session/fork", json_pack("{s:s, s:I, s:s}", "id", id, "atSeq", seq,
+                                                         "name", "a-fork"));
+    snprintf(fork_id, sizeof fork_id, "%s", text_of(f, "id"));
+    json_decref(f);
+    assert_int_equal(session_figure(c, fork_id, "tokens"), length);
+    daemon_prompt(c, "a-fork", "another second");
+    json_t *a = answer_of(c, fork_id);
+    assert_string_equal(text_of(a, "text"), "two");
+    assert_int_equal(ledger_of(a, "restored") + ledger_of(a, "recomputed") + ledger_of(a, "relost"),
+                     length);
+    assert_int_equal(ledger_of(a, "relost"), 0);
+    check_verified(c, fork_id);
+    check_verified(c, id);
+    json_decref(a);
+    assert_int_equal(daemon_refused(c, "session/fork", json_pack("{s:s, s:i}", "id", id, "atSeq",
+                                                                 9999)),
+                     -32010);
+    /* The fork lives on without its parent. */
+    json_decref(daemon_call(c, "session/delete", json_pack("{s:s}", "id", id)));
+    assert_int_equal(daemon_refused(c, "session/get", json_pack("{s:s}", "id", id)), -32010);
+    daemon_prompt(c, fork_id, "third");
+    a = answer_of(c, fork_id);
+    assert_string_equal(text_of(a, "text"), "three");
+    json_decref(a);
+    client_free(c);
+    daemon_remove(&d);
+}
+
+/* ---- recorded mode ------------------------------------------------------------------------ */
+
+#define FORCED_RUN(command)                                                                    \
+    "ok</think>\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"run\">\n<｜DSML｜ parameter "       \
+    "name=\"command\" string=\"true\">" command                                                \
+    "</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>"
+
+static void force(struct client *c, const char *id, const char *const *runs)
+{
+    json_t *list = json_array();
+    for (; *runs; runs++)
+        json_array_append_new(list, json_pack("{s:s}", "text", *runs));
+    json_decref(daemon_call(c, "session/prompt",
+                            json_pack("{s:s, s:[{s:s, s:s}], s:o}", "id", id, "content", "type",
+                                      "text", "text", "replay this", "forced", list)));
+}
+
+/* Killed in the middle of the second call; the third entry makes it again. */
+static void test_recorded_mode_with_a_kill(void **state)
+{
+    (void)state;
+    static const char *const runs[] = {
+        FORCED_RUN("echo one >> log"), FORCED_RUN("echo two >> log; sleep 20"),
+        FORCED_RUN("echo two >> log"), FORCED_RUN("cat log"), "ok</think>All done.", NULL};
+    struct daemon_fixture d;
+    char id[27], line[64], path[256];
+    daemon_make(&d, SAY("the script says something else"));
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, "{\"approve\":\"auto\",\"tools\":[\"run\"]}", id);
+    force(c, id, runs);
+    snprintf(path, sizeof path, "%s/log", d.work);
+    for (int n = 0, tries = 0; n < 2 && tries < 1000; tries++) {
+        FILE *f = fopen(path, "re");
+        for (n = 0; f && fgets(line, sizeof line, f);)
+            n++;
+        if (f)
+            fclose(f);
+        nap(10);
+    }
+    wait_saved(c);
+    json_int_t length = session_figure(c, id, "tokens");
+    json_int_t saved = session_figure(c, id, "statePosition");
+    client_free(c);
+    daemon_kill(&d);
+    daemon_start(&d, NULL);
+    c = daemon_connect(&d, NULL, NULL);
+    json_t *a = answer_of(c, id);
+    assert_string_equal(text_of(a, "reason"), "end");
+    assert_string_equal(text_of(a, "text"), "All done.");
+    assert_int_equal(ledger_of(a, "steps"), 5);
+    assert_int_equal(ledger_of(a, "relost"), 0);
+    assert_int_equal(ledger_of(a, "restored"), saved);
+    assert_int_equal(ledger_of(a, "recomputed"), length - saved);
+    check_verified(c, id);
+    json_decref(a);
+    client_free(c);
+    daemon_remove(&d);
+}
+
+/* ---- the same words ------------------------------------------------------------------------
+ */
+
+struct collector {
+    json_t *items;
+    bool live;
+};
+
+static void collect(void *user, const char *method, const json_t *params)
+{
+    struct collector *k = user;
+    const json_t *item = json_object_get(params, "item");
+    if (!strcmp(method, "session/live"))
+        k->live = true;
+    if (!strcmp(method, "session/event") && item)
+        json_array_append_new(k->items, json_pack("{s:O?, s:O?, s:O?}", "kind",
+                                                  json_object_get(item, "kind"), "text",
+                                                  json_object_get(item, "text"), "bytes",
+                                                  json_object_get(item, "bytesB64")));
+}
+
+/* What was said, without ids and times. */
+static json_t *all_events(const struct daemon_fixture *d, const char *id)
+{
+    struct collector k = {.items = json_array()};
+    struct client *c = daemon_connect(d, collect, &k);
+    json_decref(daemon_call(c, "session/attach", json_pack("{s:s, s:i}", "id", id, "fromSeq", 0)));
+    while (!k.live)
+        (void)!client_poll(c, 20, NULL);
+    client_free(c);
+    return k.items;
+}
+
+/* One prompt on the a_tiny checkpoint at temperature 1; killed after `kill_ms` if that is not
+ * negative. Items and tape length. */
+static json_t *tiny_run(long kill_ms, json_int_t *length)
+{
+    struct daemon_fixture d;
+    char id[27];
+    daemon_make(&d, SAY("x"));
+    d.model = A_TINY;
+    d.extra[0] = "--save-every";
+    d.extra[1] = "64";
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, "{\"tools\":[],\"maxTokens\":150,\"seed\":11,\"temperature\":1}", id);
+    daemon_prompt(c, id, "The quick brown fox jumps over the lazy dog, again and again and again, "
+                         "until the evening comes and the dog gets up and goes home.");
+    if (kill_ms >= 0) {
+        nap(kill_ms);
+        client_free(c);
+        daemon_kill(&d);
+        daemon_start(&d, NULL);
+        c = daemon_connect(&d, NULL, NULL);
+    }
+    json_t *a = answer_of(c, id);
+    assert_int_equal(ledger_of(a, "relost"), 0);
+    json_decref(a);
+    *length = session_figure(c, id, "tokens");
+    check_verified(c, id);
+    json_t *items = all_events(&d, id);
+    client_free(c);
+    daemon_remove(&d);
+    return items;
+}
+
+static void test_killed_runs_say_the_same(void **state)
+{
+    (void)state;
+    const int n = getenv("AGENTD_SLOW") ? 100 : 4;
+    json_int_t length, again;
+    json_auto_t *whole = tiny_run(-1, &length);
+    for (int i = 0; i < n; i++) {
+        json_auto_t *killed = tiny_run(5 + i * 400 / n, &again);
+        assert_int_equal(length, again);
+        if (!json_equal(whole, killed))
+            fail_msg("killed run %d says something else", i);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_idle_session_comes_back_from_ssd),
+        cmocka_unit_test(test_clean_end_in_a_run),
+        cmocka_unit_test(test_state_inside_a_long_segment),
+        cmocka_unit_test(test_eviction),
+        cmocka_unit_test(test_damage_is_computed_again),
+        cmocka_unit_test(test_fork_at_an_event),
+        cmocka_unit_test(test_recorded_mode_with_a_kill),
+        cmocka_unit_test(test_killed_runs_say_the_same),
+    };
+    return !!cmocka_run_group_tests(tests, NULL, NULL);
+}
