@@ -48,10 +48,17 @@ static void child(const struct daemon_fixture *d, const char *fault)
 {
     const char *build = getenv("AGENTD_BUILD");
     char binary[256];
-    const char *argv[24] = {"agentd",     "serve",          d->model ? "--model" : "--engine",
+    const char *argv[24] = {"agentd",
+                            "serve",
+                            d->model ? "--model" : "--engine",
                             d->model ? d->model : d->script,
-                            "--socket",   d->socket,        "--store",  d->store,
-                            "--buffered", "--block-tokens", "64"};
+                            "--socket",
+                            d->socket,
+                            "--store",
+                            d->store,
+                            "--buffered",
+                            "--block-tokens",
+                            "64"};
     int n = 11, fd = open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 
     for (int i = 0; d->extra[i]; i++)
