@@ -131,6 +131,16 @@ static enum err hide_all(const struct launch *l, struct error *e)
     return OK;
 }
 
+/* Where no path rule confines reads: what belongs to people and to root alone. */
+static void hide_private(const struct launch *l)
+{
+    static const char *const paths[] = {"/root",        "/home",    "/etc/shadow",
+                                        "/etc/gshadow", "/etc/ssh", "/etc/ssl/private"};
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
+        if (!is_needed(l, paths[i]) && hide(paths[i], NULL))
+            continue; /* it does what it can; nothing was promised */
+}
+
 /* A bind of a folder onto itself, so that it can be writable while what is around it is not. */
 static bool bind_self(const char *path)
 {
@@ -154,7 +164,7 @@ static bool make_read_only(const struct launch *l, const char *scratch, const st
     return true;
 }
 
-enum err mounts_apply(const struct launch *l, const char *scratch, bool own_pids,
+enum err mounts_apply(const struct launch *l, const char *scratch, bool reads_confined,
                       struct mounts *out, struct error *e)
 {
     struct mounts m = {0};
@@ -166,15 +176,16 @@ enum err mounts_apply(const struct launch *l, const char *scratch, bool own_pids
     if (rc)
         return rc;
     m.hidden = true;
+    if (!reads_confined)
+        hide_private(l);
     if (!is_needed(l, "/run"))
         cover_folder("/run", "size=4k,nr_inodes=2,mode=0555");
     if (!is_needed(l, "/dev/shm"))
         m.private_shm = cover_folder("/dev/shm", "size=64m,mode=1777");
     if (!is_needed(l, "/tmp"))
         m.private_tmp = mount(scratch, "/tmp", NULL, MS_BIND, NULL) == 0;
-    if (own_pids)
-        m.private_proc =
-            mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0;
+    m.private_proc =
+        mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0;
     m.read_only = make_read_only(l, scratch, &m);
     *out = m;
     return OK;

@@ -21,10 +21,12 @@ struct mounts {
     bool private_proc; /* /proc shows this PID namespace only */
 };
 
-/* Changes the mounts of this process's (new, own) mount namespace. Needs CAP_SYS_ADMIN in it.
- * `scratch` exists. Fails only when the namespace cannot be made private or a hidden path
- * cannot be covered; what else is missing is said in *out. */
-NODISCARD enum err mounts_apply(const struct launch *l, const char *scratch, bool own_pids,
-                                struct mounts *out, struct error *e);
+/* Changes the mounts of this process's new mount namespace, in a new PID namespace. Needs
+ * CAP_SYS_ADMIN in it. `scratch` exists. `reads_confined`: Landlock will follow; otherwise the
+ * homes of users and root's secrets in /etc are covered, too, as far as the workspace is not in
+ * them. Fails only when the namespace cannot be made private or a hidden path cannot be
+ * covered; what else is missing is said in *out. */
+NODISCARD enum err mounts_apply(const struct launch *l, const char *scratch,
+                                bool reads_confined, struct mounts *out, struct error *e);
 
 #endif

@@ -16,6 +16,7 @@
 
 #include "base/auto.h"
 #include "tools/launch.h"
+#include "tools/output.h"
 #include "tools/tools.h"
 #include "tools/tools_internal.h"
 
@@ -29,15 +30,7 @@ struct tool_run {
     pid_t pid; /* of the launcher; 0 once it was reaped */
     int pidfd, out_fd, status_fd, control_fd;
     const struct tool *tool; /* NULL for a probe */
-
-    /* Output: byte i is at i while i < head, then in a ring behind. So the first `cap` bytes
-     * lie in order, and of more the first `head` and the last `cap - head` are there. */
-    uint8_t *kept;
-    uint64_t head, cap, total, max_total;
-    char *spill_path;
-    int spill_fd;
-    bool spilled;    /* the file has everything so far */
-    int spill_error; /* errno of what went wrong with it */
+    struct output output;
 
     uint64_t start_ms, deadline_ms, limit_ms;
     uint64_t
@@ -197,37 +190,36 @@ static uint64_t time_limit(const struct tools *t, const struct tool_call *c)
     return ms < t->max_timeout_ms ? ms : t->max_timeout_ms;
 }
 
-static struct tool_run *run_new(const struct tools *t, const struct tool_call *c)
+static enum err run_new(const struct tools *t, const struct tool_call *c, struct tool_run **out,
+                        struct error *e)
 {
     struct tool_run *r = calloc(1, sizeof *r);
     if (!r)
-        return NULL;
-    r->pidfd = r->out_fd = r->status_fd = r->control_fd = r->spill_fd = -1;
+        return err_set(e, ERR_NOMEM, "tool: no memory");
+    r->pidfd = r->out_fd = r->status_fd = r->control_fd = -1;
     buf_init(&r->status, MAX_STATUS_BYTES);
     r->tool = tool_find(c->name);
-    r->cap = t->output_bytes;
-    r->head = r->cap / 2;
-    r->max_total = t->max_output_bytes;
-    r->kept = malloc(r->cap);
-    r->spill_path = c->spill_path ? strdup(c->spill_path) : NULL;
-    if (r->kept && (r->spill_path || !c->spill_path))
-        return r;
-    tool_run_free(r);
-    return NULL;
+    enum err rc =
+        output_init(&r->output, t->output_bytes, t->max_output_bytes, c->spill_path, e);
+    if (rc)
+        tool_run_free(r);
+    else
+        *out = r;
+    return rc;
 }
 
 enum err tool_run_launch(struct tools *t, const struct tool_call *call, uint64_t now_ms,
                          struct tool_run **out, struct error *e)
 {
     AUTO(pipes) struct pipes p = {{-1, -1}, {-1, -1}, {-1, -1}, -1};
+    struct tool_run *r = NULL;
     enum err rc = write_spec(t, call, &p.spec, e);
     if (!rc)
         rc = pipes_init(&p, e);
+    if (!rc)
+        rc = run_new(t, call, &r, e);
     if (rc)
         return rc;
-    struct tool_run *r = run_new(t, call);
-    if (!r)
-        return err_set(e, ERR_NOMEM, "tool: no memory");
     if (!(rc = spawn(t->launcher, &p, &r->pid, e))) {
         r->control_fd = TAKE_FD(p.control[1]);
         r->pidfd = (int)syscall(SYS_pidfd_open, r->pid, 0);
@@ -262,63 +254,6 @@ struct tool_run_fds tool_run_fds(const struct tool_run *r)
 
 /* ---- output ---- */
 
-static void spill_write(struct tool_run *r, const uint8_t *data, size_t n)
-{
-    while (n > 0 && !r->spill_error) {
-        ssize_t k = write(r->spill_fd, data, n);
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k <= 0) {
-            r->spill_error = k < 0 ? errno : EIO;
-            return;
-        }
-        data += k;
-        n -= (size_t)k;
-    }
-}
-
-/* Called with output that does not fit any more, before it is added to the ring. */
-static void spill(struct tool_run *r, const uint8_t *data, size_t n)
-{
-    if (!r->spill_path || r->spill_error)
-        return;
-    if (!r->spilled) {
-        r->spill_fd =
-            open(r->spill_path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-        if (r->spill_fd < 0) {
-            r->spill_error = errno;
-            return;
-        }
-        r->spilled = true;
-        spill_write(r, r->kept, (size_t)r->total);
-    }
-    spill_write(r, data, n);
-}
-
-static void keep(struct tool_run *r, const uint8_t *data, size_t n)
-{
-    if (r->total + n > r->cap)
-        spill(r, data, n);
-    while (n > 0) {
-        uint64_t at =
-            r->total < r->head ? r->total : r->head + (r->total - r->head) % (r->cap - r->head);
-        uint64_t end = r->total < r->head ? r->head : r->cap;
-        size_t k = n < end - at ? n : (size_t)(end - at);
-        memcpy(r->kept + at, data, k);
-        r->total += k;
-        data += k;
-        n -= k;
-    }
-}
-
-/* New bytes of the head, less the few that cutting at a character might still take back. */
-static void add_fresh(const struct tool_run *r, uint64_t before, struct buf *fresh)
-{
-    uint64_t sure = r->head - 4, end = r->total < sure ? r->total : sure;
-    if (fresh && end > before && buf_add(fresh, r->kept + before, (size_t)(end - before), NULL))
-        return; /* full: its owner wants no more */
-}
-
 static void stop(struct tool_run *r, enum tool_end reason, uint64_t now_ms)
 {
     if (r->kill_ms || r->done || !r->pid)
@@ -339,7 +274,7 @@ static void hang_up(int *fd)
 static bool read_output(struct tool_run *r, uint64_t now_ms, struct buf *fresh)
 {
     uint8_t block[READ_BYTES];
-    uint64_t before = r->total;
+    uint64_t before = r->output.total;
     size_t n_read = 0;
     while (r->out_fd >= 0 && n_read < STEP_BYTES) {
         ssize_t n = read(r->out_fd, block, sizeof block);
@@ -352,12 +287,11 @@ static bool read_output(struct tool_run *r, uint64_t now_ms, struct buf *fresh)
             break;
         }
         n_read += (size_t)n;
-        size_t room = r->total < r->max_total ? (size_t)(r->max_total - r->total) : 0;
-        keep(r, block, (size_t)n < room ? (size_t)n : room);
-        if ((size_t)n > room)
+        if (!output_add(&r->output, block, (size_t)n))
             stop(r, TOOL_OUTPUT_LIMIT, now_ms);
     }
-    add_fresh(r, before, fresh);
+    if (fresh)
+        output_fresh(&r->output, before, fresh);
     return n_read >= STEP_BYTES;
 }
 
@@ -378,56 +312,6 @@ static void read_status(struct tool_run *r)
 }
 
 /* ---- the result ---- */
-
-static bool is_continuation(uint8_t byte)
-{
-    return (byte & 0xC0) == 0x80;
-}
-
-/* Cuts at characters, so that what is UTF-8 stays so; bytes that are not lose 3 at most. */
-static size_t trim_end(const uint8_t *p, size_t n)
-{
-    size_t k = n;
-    while (k > 0 && n - k < 3 && is_continuation(p[k - 1]))
-        k--;
-    if (k == 0 || p[k - 1] < 0xC0)
-        return n;
-    size_t want = p[k - 1] >= 0xF0 ? 4 : p[k - 1] >= 0xE0 ? 3 : 2;
-    return n - k + 1 < want ? k - 1 : n;
-}
-
-static size_t trim_start(const uint8_t *p, size_t n)
-{
-    size_t k = 0;
-    while (k < n && k < 3 && is_continuation(p[k]))
-        k++;
-    return k;
-}
-
-static enum err add_cut(struct tool_run *r, struct buf *text)
-{
-    uint64_t ring = r->cap - r->head, at = (r->total - r->head) % ring;
-    AUTO(buf) struct buf tail = BUF_INIT((size_t)ring);
-    enum err rc = buf_add(&tail, r->kept + r->head + at, (size_t)(ring - at), NULL);
-    if (!rc)
-        rc = buf_add(&tail, r->kept + r->head, (size_t)at, NULL);
-    if (rc)
-        return rc;
-    size_t head = trim_end(r->kept, (size_t)r->head), skip = trim_start(tail.data, tail.len);
-    uint64_t lost = r->total - head - (tail.len - skip);
-    rc = buf_add(text, r->kept, head, NULL);
-    if (rc)
-        return rc;
-    if (r->spilled && !r->spill_error)
-        rc = buf_printf(text, NULL, "\n[... %llu bytes left out; all %llu are in %s ...]\n",
-                        (unsigned long long)lost, (unsigned long long)r->total, r->spill_path);
-    else
-        rc = buf_printf(text, NULL, "\n[... %llu of %llu bytes left out%s%s ...]\n",
-                        (unsigned long long)lost, (unsigned long long)r->total,
-                        r->spill_error ? "; the whole could not be stored: " : "",
-                        r->spill_error ? strerror(r->spill_error) : "");
-    return rc ? rc : buf_add(text, tail.data + skip, tail.len - skip, NULL);
-}
 
 /* The line that says how it ended, "" when there is nothing to say. */
 static void describe_end(const struct tool_run *r, const struct tool_result *res,
@@ -454,7 +338,7 @@ static void describe_end(const struct tool_run *r, const struct tool_result *res
         break;
     case TOOL_OUTPUT_LIMIT:
         snprintf(out, cap, "[killed: wrote more than %llu bytes]",
-                 (unsigned long long)r->max_total);
+                 (unsigned long long)r->output.max);
         break;
     case TOOL_REFUSED:
         snprintf(out, cap, "error: refused by the sandbox, nothing ran: %s", message);
@@ -482,8 +366,7 @@ static enum err add_text(struct tool_run *r, const char *message)
 {
     struct tool_result *res = &r->result;
     char line[400];
-    enum err rc = res->truncated ? add_cut(r, &res->text)
-                                 : buf_add(&res->text, r->kept, (size_t)r->total, NULL);
+    enum err rc = output_text(&r->output, &res->text, NULL);
     describe_end(r, res, message, line, sizeof line);
     if (rc || !line[0])
         return rc;
@@ -503,14 +386,13 @@ static void finish(struct tool_run *r, uint64_t now_ms)
     res->n_killed = (uint32_t)json_integer_value(json_object_get(report, "killed"));
     res->layers = json_incref(json_object_get(report, "layers"));
     res->is_error = res->end != TOOL_EXITED || res->exit_status != 0;
-    res->truncated = r->total > r->cap;
-    res->output_bytes = r->total;
+    res->truncated = output_is_cut(&r->output);
+    res->output_bytes = r->output.total;
     res->duration_ms = now_ms - r->start_ms;
-    buf_init(&res->text, (size_t)r->cap + PATH_MAX + 1024);
+    buf_init(&res->text, (size_t)r->output.cap + PATH_MAX + 1024);
     if (add_text(r, message ? message : "")) /* out of memory: better short than wrong */
         res->is_error = res->truncated = true;
-    if (r->spilled && !r->spill_error)
-        res->spill_path = TAKE(r->spill_path);
+    res->spill_path = output_take_spill(&r->output);
     json_decref(report);
     r->done = true;
 }
@@ -600,12 +482,9 @@ void tool_run_free(struct tool_run *r)
     end_launcher(r);
     if (r->pidfd >= 0)
         close(r->pidfd);
-    if (r->spill_fd >= 0)
-        close(r->spill_fd);
     buf_fini(&r->status);
     tool_result_fini(&r->result);
-    free(r->spill_path);
-    free(r->kept);
+    output_fini(&r->output);
     free(r);
 }
 

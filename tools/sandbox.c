@@ -35,6 +35,11 @@ static bool is_sandboxed(const struct launch *l)
     return l->mode != TOOL_MODE_FULL_ACCESS;
 }
 
+static bool has_landlock(const struct launch *l)
+{
+    return landlock_abi() > 0 && !launch_is_without(l, "landlock");
+}
+
 /* ---- before anything is started ---- */
 
 enum err sandbox_check(const struct launch *l, struct error *e)
@@ -77,7 +82,7 @@ static void note_mounts(json_t *layers, const struct mounts *m)
 enum err sandbox_namespaces(const struct launch *l, struct sandbox_plan *p, json_t *layers,
                             struct error *e)
 {
-    enum err rc = mounts_apply(l, p->scratch, true, &p->mounts, e);
+    enum err rc = mounts_apply(l, p->scratch, has_landlock(l), &p->mounts, e);
     if (rc)
         return rc;
     note_mounts(layers, &p->mounts);
@@ -90,11 +95,6 @@ enum err sandbox_namespaces(const struct launch *l, struct sandbox_plan *p, json
 }
 
 /* ---- in the process that becomes the tool ---- */
-
-static bool has_landlock(const struct launch *l)
-{
-    return landlock_abi() > 0 && !launch_is_without(l, "landlock");
-}
 
 /* Root that no cgroup limits, or whose chmod nothing stops, becomes a spare user to run
  * commands. If then no path rule is there either, file permissions are what confines it, and it

@@ -1,6 +1,5 @@
 #include "tools/schema.h"
 
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -18,10 +17,12 @@ struct check {
     struct error *e;
 };
 
-/* Names that are JSON types; index = bit. */
-static const char *const type_names[] = {"null",   "boolean", "integer", "number",
-                                         "string", "array",   "object"};
-enum { N_TYPES = sizeof type_names / sizeof type_names[0] };
+enum type { T_NULL, T_BOOLEAN, T_INTEGER, T_NUMBER, T_STRING, T_ARRAY, T_OBJECT, N_TYPES };
+
+static const char *const type_names[N_TYPES] = {
+    [T_NULL] = "null",     [T_BOOLEAN] = "boolean", [T_INTEGER] = "integer",
+    [T_NUMBER] = "number", [T_STRING] = "string",   [T_ARRAY] = "array",
+    [T_OBJECT] = "object"};
 
 /* jansson iterates objects through non-const pointers only. */
 static json_t *iterable(const json_t *object)
@@ -29,12 +30,13 @@ static json_t *iterable(const json_t *object)
     return (json_t *)(uintptr_t)object;
 }
 
-static int type_of_name(const char *name)
+/* N_TYPES when it is none. */
+static enum type type_of_name(const char *name)
 {
-    for (int i = 0; i < N_TYPES; i++)
-        if (!strcmp(name, type_names[i]))
-            return i;
-    return -1;
+    int i = 0;
+    while (i < N_TYPES && strcmp(name, type_names[i]) != 0)
+        i++;
+    return (enum type)i;
 }
 
 static bool is_integral(const json_t *v)
@@ -49,45 +51,32 @@ static bool is_integral(const json_t *v)
 static bool has_type(const json_t *v, const char *name)
 {
     switch (type_of_name(name)) {
-    case 0:
+    case T_NULL:
         return json_is_null(v);
-    case 1:
+    case T_BOOLEAN:
         return json_is_boolean(v);
-    case 2:
+    case T_INTEGER:
         return is_integral(v);
-    case 3:
+    case T_NUMBER:
         return json_is_number(v);
-    case 4:
+    case T_STRING:
         return json_is_string(v);
-    case 5:
+    case T_ARRAY:
         return json_is_array(v);
-    case 6:
+    case T_OBJECT:
         return json_is_object(v);
-    default:
-        return false;
+    case N_TYPES:
+        break;
     }
+    return false;
 }
 
 static const char *name_of_type(const json_t *v)
 {
-    switch (json_typeof(v)) {
-    case JSON_NULL:
-        return "null";
-    case JSON_TRUE:
-    case JSON_FALSE:
-        return "boolean";
-    case JSON_INTEGER:
-        return "integer";
-    case JSON_REAL:
-        return "number";
-    case JSON_STRING:
-        return "string";
-    case JSON_ARRAY:
-        return "array";
-    case JSON_OBJECT:
-        return "object";
-    }
-    return "value";
+    for (int i = 0; i < N_TYPES; i++)
+        if (has_type(v, type_names[i]) && !json_is_real(v))
+            return type_names[i];
+    return type_names[T_NUMBER];
 }
 
 /* A short, printable spelling of a value for a message: control bytes become '?', a cut is
@@ -415,13 +404,13 @@ static enum err bad(struct check *c, const char *key, const char *want)
 
 static enum err valid_type(struct check *c, const json_t *type)
 {
-    if (json_is_string(type) && type_of_name(json_string_value(type)) >= 0)
+    if (json_is_string(type) && type_of_name(json_string_value(type)) < N_TYPES)
         return OK;
     if (!json_is_array(type) || json_array_size(type) == 0)
         return bad(c, "type", "a JSON type or a list of them");
     for (size_t i = 0; i < json_array_size(type); i++) {
         const json_t *one = json_array_get(type, i);
-        if (!json_is_string(one) || type_of_name(json_string_value(one)) < 0)
+        if (!json_is_string(one) || type_of_name(json_string_value(one)) == N_TYPES)
             return bad(c, "type", "JSON types");
     }
     return OK;

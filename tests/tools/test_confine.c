@@ -249,9 +249,11 @@ static void test_key_file(void **state)
             &t,
             "cat ../secret/key; ls -la ../secret; cp -r ../secret . ; ln ../secret/key k; "
             "cat k; ln -s ../secret/key s; cat s; find .. -name key -exec cat {} +; "
-            "cat /proc/*/root$PWD/../secret/key /proc/*/cwd/../secret/key; true",
+            "cat /proc/*/root$PWD/../secret/key /proc/*/cwd/../secret/key; cat /etc/shadow "
+            "/etc/gshadow; true",
             &r);
         assert_int_equal(r.end, TOOL_EXITED);
+        assert_lacks(&r, way, "root:");
         assert_lacks(&r, way, "SECRETKEY");
         tool_result_fini(&r);
         toolrun_close(&t);
