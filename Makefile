@@ -97,6 +97,12 @@ $(B)/obj/%.o: %.c Makefile
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(call isa,$(basename $<)) -MMD -MP -c -o $@ $<
 
+# The vector code of the kernels is gcc's, and no parser of outside bytes: fuzz targets link it as it is.
+ifeq ($(VARIANT),fuzz)
+$(B)/obj/kernels/%.o: override CC := gcc
+$(B)/obj/kernels/%.o: SAN_fuzz :=
+endif
+
 define main_rule
 $(B)/$(patsubst main_%.c,%,$(notdir $(1))): $(B)/obj/$(1:.c=.o) $(LIB)
 	$$(call link,$$(LDLIBS))
