@@ -14,45 +14,62 @@ static uint32_t rank_of(float x)
     return u ^ (u >> 31 ? UINT32_MAX : 0x80000000u);
 }
 
-/* The largest rank of which at least k of the m pooled rows are at or above; *equal gets how
- * many rows of exactly this rank belong to the k best. One byte of the rank after the other. */
-static uint32_t kth_rank(const float *score, const int32_t *pool, size_t m, uint32_t k,
-                         uint32_t *equal)
+static float score_of(uint32_t rank)
 {
-    uint32_t prefix = 0, mask = 0;
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        uint32_t count[256] = {0}, byte = 255;
+    float x;
+    uint32_t u = rank ^ (rank >> 31 ? 0x80000000u : UINT32_MAX);
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+#define N_BUCKETS 1024u
+
+/* Narrows [*low, *high], at first the range of all ranks, until the k best are all above *high
+ * and the first *n_inside inside: either all inside are among the k best, or they are equal. */
+static void find_border(const uint32_t *rank, size_t m, uint32_t k, uint32_t *low,
+                        uint32_t *high, uint32_t *n_inside)
+{
+    for (;;) {
+        uint32_t count[N_BUCKETS + 1] = {0}, span = *high - *low, shift = 0, b;
+        while (span >> shift >= N_BUCKETS)
+            shift++;
         for (size_t i = 0; i < m; i++) {
-            uint32_t r = rank_of(score[pool[i]]);
-            if ((r & mask) == prefix)
-                count[r >> shift & 255]++;
+            uint32_t at = rank[i] - *low;
+            count[at > span ? N_BUCKETS : at >> shift]++;
         }
-        while (count[byte] < k)
-            k -= count[byte--];
-        prefix |= byte << shift;
-        mask |= 255u << shift;
+        for (b = span >> shift; count[b] < k; b--)
+            k -= count[b];
+        uint32_t end = ((b + 1) << shift) - 1;
+        *high = *low + (end < span ? end : span);
+        *low += b << shift;
+        *n_inside = k;
+        if (count[b] == k || !shift)
+            return;
     }
-    *equal = k;
-    return prefix;
 }
 
 /* Keeps the k best of the pool, in the order they stand in; returns the lowest score kept. Of
  * equal ones the first stay. */
 static float shrink(const float *score, int32_t *pool, size_t m, uint32_t k)
 {
-    uint32_t equal, kept = 0, lowest = kth_rank(score, pool, m, k, &equal);
-    float bound = -INFINITY;
+    uint32_t *rank = (uint32_t *)(pool + 2 * (size_t)k);
+    uint32_t low = UINT32_MAX, high = 0, inside, kept = 0;
     for (size_t i = 0; i < m; i++) {
-        uint32_t r = rank_of(score[pool[i]]);
-        if (r < lowest || (r == lowest && !equal))
-            continue;
-        if (r == lowest) {
-            equal--;
-            bound = score[pool[i]];
-        }
-        pool[kept++] = pool[i];
+        rank[i] = rank_of(score[pool[i]]);
+        low = rank[i] < low ? rank[i] : low;
+        high = rank[i] > high ? rank[i] : high;
     }
-    return bound == bound ? bound : -INFINITY;
+    find_border(rank, m, k, &low, &high, &inside);
+    uint32_t lowest = UINT32_MAX;
+    for (size_t i = 0; i < m; i++) { /* no branches: which row stays is as good as random */
+        uint32_t is_inside = rank[i] >= low && rank[i] <= high && inside;
+        uint32_t stays = is_inside || rank[i] > high;
+        inside -= is_inside;
+        lowest = stays && rank[i] < lowest ? rank[i] : lowest;
+        pool[kept] = pool[i];
+        kept += stays;
+    }
+    return score_of(lowest);
 }
 
 /* Rows come in ascending order into a pool of 2 k, which is cut to its k best when it is full;
@@ -190,7 +207,7 @@ void k_index_ref(struct kernels *k, const struct k_index *a)
     assert(a->ratio > 0 && a->n_row <= INT32_MAX);
     assert(a->block_rows > 0 || (!a->blocks_in && !a->blocks_out));
     struct index_job job = {.a = a};
-    job.n_pool = 2 * (size_t)(a->top_k > a->n_blocks ? a->top_k : a->n_blocks);
+    job.n_pool = 4 * (size_t)(a->top_k > a->n_blocks ? a->top_k : a->n_blocks);
     job.n_list = a->blocks_in ? (size_t)a->n_blocks * a->block_rows : 0;
     job.n_block = a->blocks_out ? (size_t)a->n_row / a->block_rows + 1 : 0;
     size_t values = a->d + (size_t)a->n_row + job.n_block + job.n_list + job.n_pool;

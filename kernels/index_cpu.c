@@ -157,7 +157,7 @@ void k_index_cpu(struct kernels *k, const struct k_index *a)
     if (a->blocks_in && (size_t)a->n_blocks * a->block_rows < job.list_max)
         job.list_max = (size_t)a->n_blocks * a->block_rows;
     job.n_block = a->blocks_out ? (size_t)a->n_row / a->block_rows + 1 : 0;
-    size_t pool = 2 * (size_t)(a->top_k > a->n_blocks ? a->top_k : a->n_blocks);
+    size_t pool = 4 * (size_t)(a->top_k > a->n_blocks ? a->top_k : a->n_blocks);
     size_t values = (size_t)TILE * (a->d + a->n_head);
     values = values > job.n_block + pool ? values : job.n_block + pool;
     size_t group = GROUP_BYTES / (8 * job.list_max + 1) + 1;

@@ -221,7 +221,7 @@ static void test_no_rows(void **state)
 static void test_top_k(void **state)
 {
     (void)state;
-    int32_t out[8], pool[16];
+    int32_t out[8], pool[32];
     const float tie[6] = {1, 2, 2, 2, 1, 2};
     assert_int_equal(k_top_k(tie, 6, 3, out, pool), 3);
     assert_true(out[0] == 1 && out[1] == 2 && out[2] == 3);
@@ -274,7 +274,7 @@ static void test_top_k_like_sorting(void **state)
     static const size_t ns[] = {1, 2, 63, 64, 65, 128, 129, 1000, N};
     static const uint32_t ks[] = {1, 2, 64, 512};
     static float score[N];
-    static int32_t want[N], out[512], pool[1024];
+    static int32_t want[N], out[512], pool[2048];
     for (uint32_t kind = 0; kind < 6; kind++)
         for (size_t a = 0; a < sizeof ns / sizeof *ns; a++)
             for (size_t b = 0; b < sizeof ks / sizeof *ks; b++) {
