@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/fault.h"
+
 enum err output_init(struct output *o, uint64_t cap, uint64_t max, const char *spill_path,
                      struct error *e)
 {
@@ -30,10 +32,18 @@ void output_fini(struct output *o)
 
 /* ---- taking it in ---- */
 
+static ssize_t write_some(int fd, const uint8_t *data, size_t n)
+{
+    if (!fault_point("tool.spill"))
+        return write(fd, data, n);
+    errno = ENOSPC;
+    return -1;
+}
+
 static void spill_write(struct output *o, const uint8_t *data, size_t n)
 {
     while (n > 0 && !o->spill_error) {
-        ssize_t k = write(o->spill_fd, data, n);
+        ssize_t k = write_some(o->spill_fd, data, n);
         if (k < 0 && errno == EINTR)
             continue;
         if (k <= 0) {

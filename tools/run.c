@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/auto.h"
+#include "base/fault.h"
 #include "tools/launch.h"
 #include "tools/output.h"
 #include "tools/tools.h"
@@ -76,6 +77,8 @@ static bool move_up(int *fd)
 
 static enum err pipes_init(struct pipes *p, struct error *e)
 {
+    if (fault_point("tool.pipe"))
+        return err_sys(e, EMFILE, "tool: pipes");
     if (pipe2(p->out, O_CLOEXEC) != 0 || pipe2(p->status, O_CLOEXEC) != 0 ||
         pipe2(p->control, O_CLOEXEC) != 0 || !move_up(&p->out[1]) || !move_up(&p->status[1]) ||
         !move_up(&p->control[0]) || !move_up(&p->spec))
@@ -110,6 +113,8 @@ static int set_attributes(posix_spawnattr_t *attr)
 static enum err spawn(const char *launcher, const struct pipes *p, pid_t *pid, struct error *e)
 {
     char path[PATH_MAX], home[PATH_MAX];
+    if (fault_point("tool.spawn"))
+        return err_sys(e, EAGAIN, "tool: start %.160s", launcher);
     snprintf(path, sizeof path, "PATH=%s", getenv("PATH") ? getenv("PATH") : "");
     snprintf(home, sizeof home, "HOME=%s", getenv("HOME") ? getenv("HOME") : "/");
     char name[] = "agentd-tool";
@@ -222,7 +227,7 @@ enum err tool_run_launch(struct tools *t, const struct tool_call *call, uint64_t
         return rc;
     if (!(rc = spawn(t->launcher, &p, &r->pid, e))) {
         r->control_fd = TAKE_FD(p.control[1]);
-        r->pidfd = (int)syscall(SYS_pidfd_open, r->pid, 0);
+        r->pidfd = fault_point("tool.pidfd") ? -1 : (int)syscall(SYS_pidfd_open, r->pid, 0);
         if (r->pidfd < 0)
             rc = err_sys(e, errno, "tool: pidfd");
     }
