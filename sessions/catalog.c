@@ -6,8 +6,7 @@
 #include "sessions/identity.h"
 #include "sessions/schema.h"
 
-/* ---- layouts -------------------------------------------------------------------------------
- */
+/* ---- layouts ----------------------------------------------------------------------------- */
 
 enum err layout_find(struct store *st, const struct state_layout *l, int64_t *id,
                      uint8_t root[HASH_BYTES], struct error *e)
@@ -82,8 +81,7 @@ enum err catalog_next_id(struct store *st, enum catalog_table t, int64_t *out, s
     return rc;
 }
 
-/* ---- extents -------------------------------------------------------------------------------
- */
+/* ---- extents ----------------------------------------------------------------------------- */
 
 /* The columns numerics, lineage, pack, off, pages, commit_no, damaged from column i on. */
 static void take_place(const struct query *q, int i, struct extent_row *x)
@@ -354,8 +352,7 @@ enum err catalog_set_aside(struct store *st, enum catalog_table t, int64_t id, s
     return tip_write(st, &p, e);
 }
 
-/* ---- heads ---------------------------------------------------------------------------------
- */
+/* ---- heads ------------------------------------------------------------------------------- */
 
 enum err head_row_read(struct store *st, int64_t session, int age, struct head_row *out,
                        bool *found, struct error *e)

@@ -109,8 +109,7 @@ NODISCARD enum err head_row_push(struct store *st, struct head_row *r,
                                  struct pack_place *dropped, size_t cap, size_t *n,
                                  struct error *e);
 
-/* ---- chains --------------------------------------------------------------------------------
- */
+/* ---- chains ------------------------------------------------------------------------------ */
 
 enum piece_kind { PIECE_BLOCK, PIECE_TAIL };
 

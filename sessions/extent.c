@@ -11,8 +11,7 @@
 
 static const uint8_t magic[8] = {'A', 'G', 'D', 'E', 'X', 'T', '1', '\n'};
 
-/* ---- laying out ----------------------------------------------------------------------------
- */
+/* ---- laying out -------------------------------------------------------------------------- */
 
 static uint32_t chunks_of(const struct extent_region *r)
 {
@@ -88,8 +87,7 @@ enum err extent_plan_one(struct extent *x, enum region_kind what, uint64_t n_byt
     return place_regions(x, e);
 }
 
-/* ---- writing -------------------------------------------------------------------------------
- */
+/* ---- writing ----------------------------------------------------------------------------- */
 
 static void encode_fields(const struct extent *x, uint8_t *h)
 {
@@ -180,8 +178,7 @@ void extent_seal(const struct extent *x, const uint8_t chunk_key[CRYPTO_KEY_BYTE
     crypto_wipe(&c, sizeof c);
 }
 
-/* ---- reading -------------------------------------------------------------------------------
- */
+/* ---- reading ----------------------------------------------------------------------------- */
 
 uint32_t extent_header_pages(const uint8_t page[EXTENT_PAGE])
 {

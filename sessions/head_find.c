@@ -42,8 +42,7 @@ void head_plan_free(struct head_plan *p)
     free(p);
 }
 
-/* ---- keys ----------------------------------------------------------------------------------
- */
+/* ---- keys -------------------------------------------------------------------------------- */
 
 static enum err make_keys(struct find *f, struct error *e)
 {
@@ -78,8 +77,7 @@ static void tip_key(const struct find *f, uint64_t position, uint8_t out[HASH_BY
                  f->tape.ids + (position - rest), (uint32_t)rest, shape, out);
 }
 
-/* ---- choosing ------------------------------------------------------------------------------
- */
+/* ---- choosing ---------------------------------------------------------------------------- */
 
 /* Takes a chain over if it restores more than the best so far, or as much and the tip, too. */
 static void offer(struct find *f, struct head_chain *c, enum head_source source)
@@ -139,8 +137,7 @@ static enum err add_tip(struct find *f, struct head_chain *c, int64_t id, struct
     return OK;
 }
 
-/* ---- the session's own heads ---------------------------------------------------------------
- */
+/* ---- the session's own heads ------------------------------------------------------------- */
 
 static enum err try_own(struct find *f, int age, enum head_want want, struct error *e)
 {
@@ -163,8 +160,7 @@ static enum err try_own(struct find *f, int age, enum head_want want, struct err
     return OK;
 }
 
-/* ---- what others left ----------------------------------------------------------------------
- */
+/* ---- what others left -------------------------------------------------------------------- */
 
 static enum err try_tip_at(struct find *f, uint64_t position, struct error *e)
 {
@@ -243,8 +239,7 @@ static enum err try_blocks(struct find *f, struct error *e)
     return OK;
 }
 
-/* ---- the call ------------------------------------------------------------------------------
- */
+/* ---- the call ---------------------------------------------------------------------------- */
 
 static enum err search(struct find *f, enum head_want want, struct error *e)
 {

@@ -63,8 +63,7 @@ static void restore_fini(struct restore *r)
     page_buffer_fini(&r->bounces);
 }
 
-/* ---- places --------------------------------------------------------------------------------
- */
+/* ---- places ------------------------------------------------------------------------------ */
 
 static bool is_tip(const struct restore *r, size_t piece)
 {
@@ -106,8 +105,7 @@ static bool is_current(struct restore *r, size_t piece)
            memcmp(now.digest, w.digest, HASH_BYTES) == 0;
 }
 
-/* ---- failing -------------------------------------------------------------------------------
- */
+/* ---- failing ----------------------------------------------------------------------------- */
 
 static void shorten(struct restore *r, size_t piece)
 {
@@ -135,8 +133,7 @@ static bool is_wanted(const struct restore *r, size_t piece)
     return is_tip(r, piece) ? r->tip_good : r->chain->pieces[piece].first < r->good;
 }
 
-/* ---- jobs ----------------------------------------------------------------------------------
- */
+/* ---- jobs -------------------------------------------------------------------------------- */
 
 static enum err add_job(struct restore *r, struct job job, struct error *e)
 {
@@ -194,8 +191,7 @@ static enum err add_planes(struct restore *r, enum plane_kind kind, struct error
     return rc;
 }
 
-/* ---- running jobs --------------------------------------------------------------------------
- */
+/* ---- running jobs ------------------------------------------------------------------------ */
 
 /* Bounce buffers for the largest job that needs one. */
 static enum err need_bounces(struct restore *r, struct error *e)
@@ -333,8 +329,7 @@ static enum err run_jobs(struct restore *r, enum head_stage stage, struct error 
     return rc;
 }
 
-/* ---- stages --------------------------------------------------------------------------------
- */
+/* ---- stages ------------------------------------------------------------------------------ */
 
 /* Headers: small, and nothing can be checked without them. */
 static enum err open_extents(struct restore *r, struct error *e)
@@ -406,8 +401,7 @@ static enum err restore_all(struct restore *r, struct error *e)
     return OK;
 }
 
-/* ---- the head afterwards -------------------------------------------------------------------
- */
+/* ---- the head afterwards ----------------------------------------------------------------- */
 
 static bool is_same_head(const struct head_row *h, bool found, const struct head_chain *c,
                          int64_t block, int64_t tail)
@@ -457,8 +451,7 @@ static enum err cut_chain(const struct restore *r, struct head_chain *out, struc
     return OK;
 }
 
-/* ---- the call ------------------------------------------------------------------------------
- */
+/* ---- the call ---------------------------------------------------------------------------- */
 
 static enum err load_ids(struct restore *r, int64_t strand, struct error *e)
 {

@@ -53,8 +53,7 @@ static void save_fini(struct save *v)
     free(v->blocks);
 }
 
-/* ---- where the new rows go -----------------------------------------------------------------
- */
+/* ---- where the new rows go --------------------------------------------------------------- */
 
 static enum err load_tape(struct save *v, struct error *e)
 {
@@ -121,8 +120,7 @@ static void find_ends(struct save *v)
     }
 }
 
-/* ---- building extents ----------------------------------------------------------------------
- */
+/* ---- building extents -------------------------------------------------------------------- */
 
 static void begin_extent(struct save *v, struct extent *x, enum extent_kind kind,
                          uint64_t first, uint64_t last)
@@ -268,8 +266,7 @@ static enum err write_extent(struct save *v, const struct extent *x, struct exte
     return OK;
 }
 
-/* ---- blocks, tail, tip ---------------------------------------------------------------------
- */
+/* ---- blocks, tail, tip ------------------------------------------------------------------- */
 
 static enum err add_block_row(struct save *v, const struct block_row *r, struct error *e)
 {
@@ -415,8 +412,7 @@ static enum err put_extents(struct save *v, struct error *e)
     return rc ? rc : pack_sync(v->st, e);
 }
 
-/* ---- the transaction -----------------------------------------------------------------------
- */
+/* ---- the transaction --------------------------------------------------------------------- */
 
 static enum err put_rows(struct save *v, struct error *e)
 {
@@ -463,8 +459,7 @@ static enum err commit_rows(struct save *v, struct pack_place *dropped, size_t *
     return txn_commit(&t, e);
 }
 
-/* ---- the call ------------------------------------------------------------------------------
- */
+/* ---- the call ---------------------------------------------------------------------------- */
 
 static enum err check_call(struct save *v, struct error *e)
 {

@@ -13,8 +13,7 @@
 #include "sessions/pack_internal.h"
 #include "sessions/schema.h"
 
-/* ---- superblock ----------------------------------------------------------------------------
- */
+/* ---- superblock -------------------------------------------------------------------------- */
 
 static const uint8_t magic[8] = {'A', 'G', 'D', 'P', 'A', 'C', 'K', '1'};
 
@@ -74,8 +73,7 @@ enum err pack_super_decode(const uint8_t page[EXTENT_PAGE], const uint8_t key[CR
     return OK;
 }
 
-/* ---- rows ----------------------------------------------------------------------------------
- */
+/* ---- rows -------------------------------------------------------------------------------- */
 
 enum err pack_path(const struct store *st, int64_t id, char *out, size_t cap, struct error *e)
 {
@@ -129,8 +127,7 @@ enum err pack_row_write(struct store *st, const struct pack_row *r, struct error
     return query_put(&q, e);
 }
 
-/* ---- walking -------------------------------------------------------------------------------
- */
+/* ---- walking ----------------------------------------------------------------------------- */
 
 /* Reads the header that begins at off, if one does. *out is malloc'ed; n 0: none. */
 static enum err read_header(int fd, uint64_t off, uint64_t to, uint8_t **out, size_t *n,
@@ -192,8 +189,7 @@ enum err pack_walk(struct pack_walk *w, int fd, uint64_t from, uint64_t to, stru
     return OK;
 }
 
-/* ---- the list ------------------------------------------------------------------------------
- */
+/* ---- the list ---------------------------------------------------------------------------- */
 
 void pack_trailer_encode(const uint8_t *uuid, const uint8_t header_key[CRYPTO_KEY_BYTES],
                          uint64_t list_off, uint8_t page[EXTENT_PAGE])
@@ -282,8 +278,7 @@ enum err pack_check_list(int fd, const uint8_t *uuid,
     return rc;
 }
 
-/* ---- reading -------------------------------------------------------------------------------
- */
+/* ---- reading ----------------------------------------------------------------------------- */
 
 enum err pack_open_fd(const struct store *st, const char *path, int flags, int *fd,
                       bool *direct, struct error *e)

@@ -58,8 +58,7 @@ NODISCARD enum err pack_super_decode(const uint8_t page[EXTENT_PAGE],
 NODISCARD enum err pack_path(const struct store *st, int64_t id, char *out, size_t cap,
                              struct error *e);
 
-/* ---- walking -------------------------------------------------------------------------------
- */
+/* ---- walking ----------------------------------------------------------------------------- */
 
 struct pack_walk {
     const uint8_t *header_key;
@@ -82,8 +81,7 @@ NODISCARD enum err pack_check_list(int fd, const uint8_t *uuid,
                                    const uint8_t chunk_key[CRYPTO_KEY_BYTES], uint64_t size,
                                    uint64_t *n_damaged, struct error *e);
 
-/* ---- reading -------------------------------------------------------------------------------
- */
+/* ---- reading ----------------------------------------------------------------------------- */
 
 /* A pack open for reading; borrowed from the store until the next call of a pack function. */
 struct pack_file {
@@ -104,8 +102,7 @@ NODISCARD enum err pack_row_read(struct store *st, int64_t id, struct pack_row *
                                  struct error *e);
 NODISCARD enum err pack_row_write(struct store *st, const struct pack_row *r, struct error *e);
 
-/* ---- writing -------------------------------------------------------------------------------
- */
+/* ---- writing ----------------------------------------------------------------------------- */
 
 /* Where the next extent of that many pages goes; seals a full pack and begins another.
  * *uuid_out: of that pack, borrowed until the next call. */

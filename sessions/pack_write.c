@@ -15,8 +15,7 @@
 
 #define WRITE_PIECE (1u << 20)
 
-/* ---- killing -------------------------------------------------------------------------------
- */
+/* ---- killing ----------------------------------------------------------------------------- */
 
 static bool is_killed(const struct packs *p, int64_t id)
 {
@@ -59,8 +58,7 @@ static enum err write_failed(struct store *st, enum err rc)
     return rc;
 }
 
-/* ---- opening -------------------------------------------------------------------------------
- */
+/* ---- opening ----------------------------------------------------------------------------- */
 
 static enum err next_number(struct store *st, int64_t *out, struct error *e)
 {
@@ -206,8 +204,7 @@ static enum err open_writer(struct store *st, struct error *e)
     return rc;
 }
 
-/* ---- writing -------------------------------------------------------------------------------
- */
+/* ---- writing ----------------------------------------------------------------------------- */
 
 /* Hands out what is complete; the first failure is kept. */
 static enum err reap(struct store *st, uint32_t min, int *sys, struct error *e)
@@ -278,8 +275,7 @@ static enum err sync_writer(struct store *st, struct error *e)
     return OK;
 }
 
-/* ---- sealing -------------------------------------------------------------------------------
- */
+/* ---- sealing ----------------------------------------------------------------------------- */
 
 static enum err add_entry(void *user, const struct extent *x, uint64_t off, struct error *e)
 {
@@ -386,8 +382,7 @@ enum err pack_room(struct store *st, uint32_t pages, struct pack_place *out,
     return OK;
 }
 
-/* ---- the commit's end ----------------------------------------------------------------------
- */
+/* ---- the commit's end -------------------------------------------------------------------- */
 
 enum err pack_sync(struct store *st, struct error *e)
 {
@@ -429,8 +424,7 @@ void pack_undo(struct store *st)
     close_writer(w);
 }
 
-/* ---- giving space back ---------------------------------------------------------------------
- */
+/* ---- giving space back ------------------------------------------------------------------- */
 
 static void punch(const struct store *st, const struct pack_place *p)
 {

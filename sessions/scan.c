@@ -14,8 +14,7 @@
 #include "sessions/pack_internal.h"
 #include "sessions/schema.h"
 
-/* ---- the folder ----------------------------------------------------------------------------
- */
+/* ---- the folder -------------------------------------------------------------------------- */
 
 struct number_list {
     int64_t *ids;
@@ -131,8 +130,7 @@ enum err scan_namespace(struct store *st, bool *found, struct error *e)
     return rc;
 }
 
-/* ---- commits that the database does not know -----------------------------------------------
- */
+/* ---- commits that the database does not know --------------------------------------------- */
 
 /* Extents behind what the database knows, on their way into the counters or the catalog. */
 struct adopt {
@@ -276,8 +274,7 @@ static enum err adopt_range(struct store *st, struct adopt *a, int fd,
     return rc ? rc : txn_commit(&t, e);
 }
 
-/* ---- packs the database knows --------------------------------------------------------------
- */
+/* ---- packs the database knows ------------------------------------------------------------ */
 
 static enum err drop_rows(struct store *st, const char *sql, int64_t pack, uint64_t end,
                           struct error *e)
@@ -377,8 +374,7 @@ static enum err check_known(struct store *st, struct pack_row row, uint64_t know
     return size > row.length ? check_behind(st, &row, fd, size, known, newest, e) : OK;
 }
 
-/* ---- packs it does not ---------------------------------------------------------------------
- */
+/* ---- packs it does not ------------------------------------------------------------------- */
 
 /* Counts what is damaged in a pack that was walked: its list knows best, where it has one. */
 static enum err count_damage(struct adopt *a, int fd, const uint8_t *uuid, uint64_t size,
@@ -425,8 +421,7 @@ static enum err check_unknown(struct store *st, int64_t id, uint64_t known, uint
     return OK;
 }
 
-/* ---- the scan ------------------------------------------------------------------------------
- */
+/* ---- the scan ---------------------------------------------------------------------------- */
 
 /* The row of the first pack above `above`. */
 static enum err next_row(struct store *st, int64_t above, struct pack_row *out, bool *found,

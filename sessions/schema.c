@@ -16,7 +16,8 @@ static const char schema_v1[] =
     " name TEXT NOT NULL UNIQUE, namespace INTEGER NOT NULL, strand INTEGER NOT NULL,"
     " parent TEXT NOT NULL, forked_at INTEGER NOT NULL, state TEXT NOT NULL,"
     " reason TEXT NOT NULL, damaged INTEGER NOT NULL, created INTEGER NOT NULL,"
-    " updated INTEGER NOT NULL, tag BLOB NOT NULL) STRICT;"
+    " updated INTEGER NOT NULL, n_turns INTEGER NOT NULL, n_unfinished INTEGER NOT NULL,"
+    " n_calls INTEGER NOT NULL, n_open INTEGER NOT NULL, tag BLOB NOT NULL) STRICT;"
     "CREATE INDEX sessions_strand ON sessions(strand);"
 
     "CREATE TABLE configs(session INTEGER PRIMARY KEY, cwd TEXT NOT NULL, config TEXT NOT NULL,"
@@ -24,7 +25,7 @@ static const char schema_v1[] =
 
     "CREATE TABLE strands(id INTEGER PRIMARY KEY, parent INTEGER NOT NULL,"
     " parent_pos INTEGER NOT NULL, parent_seq INTEGER NOT NULL, length INTEGER NOT NULL,"
-    " last_seq INTEGER NOT NULL, tag BLOB NOT NULL) STRICT;"
+    " last_seq INTEGER NOT NULL, n_marks INTEGER NOT NULL, tag BLOB NOT NULL) STRICT;"
     "CREATE INDEX strands_parent ON strands(parent);"
 
     "CREATE TABLE tape(strand INTEGER NOT NULL, chunk INTEGER NOT NULL, ids BLOB NOT NULL,"
@@ -55,7 +56,7 @@ static const char schema_v1[] =
     " client_message TEXT, forced_next INTEGER NOT NULL, step INTEGER NOT NULL,"
     " state TEXT NOT NULL, reason TEXT NOT NULL, ledger TEXT NOT NULL,"
     " finished INTEGER NOT NULL, first_seq INTEGER NOT NULL, created INTEGER NOT NULL,"
-    " tag BLOB NOT NULL, PRIMARY KEY(session, id)) STRICT;"
+    " n_calls INTEGER NOT NULL, tag BLOB NOT NULL, PRIMARY KEY(session, id)) STRICT;"
     "CREATE UNIQUE INDEX turns_message ON turns(session, client_message)"
     " WHERE client_message IS NOT NULL;"
     "CREATE INDEX turns_order ON turns(session, ord);"

@@ -15,9 +15,9 @@
 #define LAYOUT_COLS "id, namespace, fingerprint, spec, root"
 #define SESSION_COLS                                                                           \
     "num, id, name, namespace, strand, parent, forked_at, state, reason, damaged, created, "   \
-    "updated"
+    "updated, n_turns, n_unfinished, n_calls, n_open"
 #define CONFIG_COLS "session, cwd, config"
-#define STRAND_COLS "id, parent, parent_pos, parent_seq, length, last_seq"
+#define STRAND_COLS "id, parent, parent_pos, parent_seq, length, last_seq, n_marks"
 #define TAPE_COLS "strand, chunk, ids"
 #define SEGMENT_COLS "strand, start, len, kind, mode, open, digest, n_rows"
 #define MARK_COLS "strand, at, origin"
@@ -27,7 +27,7 @@
     "result, spill, spill_bytes, created, ended"
 #define TURN_COLS                                                                              \
     "session, id, ord, client_message, forced_next, step, state, reason, ledger, finished, "   \
-    "first_seq, created"
+    "first_seq, created, n_calls"
 #define PARAMS_COLS "session, id, params"
 #define PACK_COLS "id, uuid, namespace, state, length"
 #define BLOCK_COLS                                                                             \

@@ -19,8 +19,7 @@ void session_info_fini(struct session_info *s)
     s->cwd = s->config = NULL;
 }
 
-/* ---- the row -------------------------------------------------------------------------------
- */
+/* ---- the row ----------------------------------------------------------------------------- */
 
 static void copy_text(char *dst, size_t cap, const char *src)
 {
@@ -51,6 +50,10 @@ static void take_row(struct query *q, struct session_row *r)
     r->damaged = r->bad_row || row_int(q, 9) != 0;
     r->created = row_uint(q, 10);
     r->updated = row_uint(q, 11);
+    r->n_turns = row_uint(q, 12);
+    r->n_unfinished = row_uint(q, 13);
+    r->n_calls = row_uint(q, 14);
+    r->n_open = row_uint(q, 15);
     if (r->bad_row) {
         make_printable(r->id);
         make_printable(r->name);
@@ -102,12 +105,13 @@ enum err session_row_write(struct store *st, const struct session_row *r, struct
     /* Not REPLACE: that would delete another session that has the name. */
     enum err rc = query_init(
         &q, &st->db,
-        "INSERT INTO sessions(" SESSION_COLS ", tag) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)"
+        "INSERT INTO sessions(" SESSION_COLS ", tag) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
         " ON CONFLICT(num) DO UPDATE SET id = excluded.id, name = excluded.name,"
         " namespace = excluded.namespace, strand = excluded.strand, parent = excluded.parent,"
         " forked_at = excluded.forked_at, state = excluded.state, reason = excluded.reason,"
         " damaged = excluded.damaged, created = excluded.created, updated = excluded.updated,"
-        " tag = excluded.tag",
+        " n_turns = excluded.n_turns, n_unfinished = excluded.n_unfinished,"
+        " n_calls = excluded.n_calls, n_open = excluded.n_open, tag = excluded.tag",
         e);
     if (rc)
         return rc;
@@ -124,6 +128,10 @@ enum err session_row_write(struct store *st, const struct session_row *r, struct
     query_int(&q, r->damaged);
     query_uint(&q, r->created);
     query_uint(&q, r->updated);
+    query_uint(&q, r->n_turns);
+    query_uint(&q, r->n_unfinished);
+    query_uint(&q, r->n_calls);
+    query_uint(&q, r->n_open);
     return query_put(&q, e);
 }
 
@@ -163,8 +171,7 @@ enum err session_note(struct store *st, const char *id, enum err rc)
     return rc;
 }
 
-/* ---- configuration -------------------------------------------------------------------------
- */
+/* ---- configuration ----------------------------------------------------------------------- */
 
 static enum err config_write(struct store *st, int64_t num, const char *cwd, const char *config,
                              struct error *e)
@@ -214,8 +221,7 @@ static enum err config_read(struct store *st, int64_t num, char **cwd, char **co
     return OK;
 }
 
-/* ---- info ----------------------------------------------------------------------------------
- */
+/* ---- info -------------------------------------------------------------------------------- */
 
 /* Position of the newest head, 0 if there is none. Only a figure for lists: not checked. */
 static enum err head_position(struct store *st, int64_t num, uint64_t *out, struct error *e)
@@ -280,8 +286,7 @@ static enum err info_of(struct store *st, const struct session_row *r, struct se
     return OK;
 }
 
-/* ---- finding and listing -------------------------------------------------------------------
- */
+/* ---- finding and listing ----------------------------------------------------------------- */
 
 /* Rows that the key may stand for. An exact id or name wins over prefixes. */
 #define FIND_SQL                                                                               \
@@ -341,8 +346,7 @@ enum err session_list(struct store *st, session_fn *fn, void *user, struct error
     return rc;
 }
 
-/* ---- making --------------------------------------------------------------------------------
- */
+/* ---- making ------------------------------------------------------------------------------ */
 
 static enum err check_id(const char *id, struct error *e)
 {
@@ -465,8 +469,7 @@ enum err session_fork(struct store *st, const struct session_fork *f, char *id_o
     return OK;
 }
 
-/* ---- changing ------------------------------------------------------------------------------
- */
+/* ---- changing ---------------------------------------------------------------------------- */
 
 enum err session_rename(struct store *st, const char *id, const char *name, struct error *e)
 {

@@ -16,6 +16,8 @@ struct session_row {
     bool damaged; /* marked so, or the row's own tag does not match */
     bool bad_row; /* the latter: nothing in it can be trusted */
     uint64_t created, updated;
+    /* Rows there, and those of them that are not at an end: one that is gone must show. */
+    uint64_t n_turns, n_unfinished, n_calls, n_open;
 };
 
 /* By id. A damaged row is returned, too. ERR_NOTFOUND. */

@@ -20,8 +20,7 @@ uint64_t store_now_ms(const struct store *st)
     return t < 0 ? 0 : (uint64_t)t;
 }
 
-/* ---- meta ----------------------------------------------------------------------------------
- */
+/* ---- meta -------------------------------------------------------------------------------- */
 
 enum err meta_read(struct store *st, const char *key, void *dst, size_t n, struct error *e)
 {
@@ -35,7 +34,7 @@ enum err meta_read(struct store *st, const char *key, void *dst, size_t n, struc
     if ((rc = query_step(&q, &row, e)))
         return rc;
     if (!row)
-        return err_set(e, ERR_NOTFOUND, "database: meta has no %s", key);
+        return err_set(e, ERR_CORRUPT, "database: meta has no %s", key);
     if ((rc = row_check(&q, "meta", e)))
         return rc;
     return row_bytes(&q, 1, dst, n, e);
@@ -54,18 +53,21 @@ enum err meta_write(struct store *st, const char *key, const void *src, size_t n
     return query_put(&q, e);
 }
 
-/* ---- keys ----------------------------------------------------------------------------------
- */
+/* ---- keys -------------------------------------------------------------------------------- */
 
-/* The store's uuid before there is a key to check its row with. */
+/* The store's uuid before there is a key to check its row with. *found false: the database is
+ * empty, and new. */
 static enum err read_uuid(struct store *st, bool *found, struct error *e)
 {
     AUTO(query) struct query q = {0};
-    enum err rc = query_init(&q, &st->db, "SELECT value FROM meta WHERE key = 'store'", e);
-    if (rc)
+    enum err rc = query_init(&q, &st->db,
+                             "SELECT (SELECT value FROM meta WHERE key = 'store'),"
+                             " EXISTS(SELECT 1 FROM meta) OR EXISTS(SELECT 1 FROM sessions)",
+                             e);
+    bool row = false;
+    if (rc || (rc = query_step(&q, &row, e)))
         return rc;
-    if ((rc = query_step(&q, found, e)))
-        return rc;
+    *found = row_int(&q, 1) != 0;
     return *found ? row_bytes(&q, 0, st->uuid, sizeof st->uuid, e) : OK;
 }
 
@@ -99,8 +101,7 @@ static void derive_store_keys(struct store *st)
     crypto_derive(st->master, "pack superblock", NULL, 0, st->superblock_key);
 }
 
-/* ---- namespace -----------------------------------------------------------------------------
- */
+/* ---- namespace --------------------------------------------------------------------------- */
 
 /* Nonce, wrapped key and tag in a row: what the database and every pack's superblock hold. */
 static void wrap_extent(const struct store *st, const struct store_namespace *n,
@@ -155,24 +156,28 @@ enum err namespace_write(struct store *st, const struct store_namespace *n, stru
     return query_put(&q, e);
 }
 
-/* Loads the namespace of this name; *found says whether it was there. */
+/* Loads the namespace of this name; *found says whether it was there. A damaged row may be the
+ * one that is wanted: making another in its place would hide every pack. */
 static enum err namespace_load(struct store *st, struct store_namespace *n, bool *found,
                                struct error *e)
 {
     AUTO(query) struct query q = {0};
-    enum err rc = query_init(
-        &q, &st->db, "SELECT " NAMESPACE_COLS ", tag FROM namespaces WHERE name = ?", e);
-    if (rc)
-        return rc;
-    query_text(&q, n->name);
-    if ((rc = query_step(&q, found, e)) || !*found)
-        return rc;
-    if ((rc = row_check(&q, "namespaces", e)) ||
-        (rc = row_bytes(&q, 1, n->uuid, sizeof n->uuid, e)) ||
-        (rc = row_bytes(&q, 4, n->wrapped, sizeof n->wrapped, e)))
-        return rc;
-    n->id = row_int(&q, 0);
-    return namespace_unwrap(st, n, e);
+    enum err rc = query_init(&q, &st->db,
+                             "SELECT " NAMESPACE_COLS ", tag FROM namespaces ORDER BY id", e);
+    *found = false;
+    for (bool row = true; !rc;) {
+        if ((rc = query_step(&q, &row, e)) || !row || (rc = row_check(&q, "namespaces", e)))
+            break;
+        const char *name = row_text(&q, 2);
+        if (*found || !name || strcmp(name, n->name) != 0)
+            continue;
+        if ((rc = row_bytes(&q, 1, n->uuid, sizeof n->uuid, e)) ||
+            (rc = row_bytes(&q, 4, n->wrapped, sizeof n->wrapped, e)))
+            break;
+        n->id = row_int(&q, 0);
+        *found = true;
+    }
+    return rc || !*found ? rc : namespace_unwrap(st, n, e);
 }
 
 static enum err namespace_open(struct store *st, struct error *e)
@@ -197,8 +202,7 @@ static enum err namespace_open(struct store *st, struct error *e)
     return namespace_write(st, n, e);
 }
 
-/* ---- opening -------------------------------------------------------------------------------
- */
+/* ---- opening ----------------------------------------------------------------------------- */
 
 /* The first transaction of a new store: who it is and what it was made with. */
 static enum err found_store(struct store *st, const struct store_options *o, struct error *e)

@@ -69,7 +69,7 @@ struct store {
 /* Wall clock, never below 0 (it is stored unsigned). */
 uint64_t store_now_ms(const struct store *st);
 
-/* A number in meta: the value, or ERR_NOTFOUND. */
+/* A value in meta, of exactly n bytes. ERR_CORRUPT: it is missing or damaged. */
 NODISCARD enum err meta_read(struct store *st, const char *key, void *dst, size_t n,
                              struct error *e);
 NODISCARD enum err meta_write(struct store *st, const char *key, const void *src, size_t n,

@@ -48,6 +48,7 @@ enum err strand_read(struct store *st, int64_t id, struct strand_row *out, struc
         .parent_seq = row_uint(&q, 3),
         .length = row_uint(&q, 4),
         .last_seq = row_uint(&q, 5),
+        .n_marks = row_uint(&q, 6),
     };
     return OK;
 }
@@ -57,7 +58,7 @@ enum err strand_write(struct store *st, const struct strand_row *r, struct error
     AUTO(query) struct query q = {0};
     enum err rc = query_init(&q, &st->db,
                              "INSERT OR REPLACE INTO strands(" STRAND_COLS ", tag)"
-                             " VALUES(?,?,?,?,?,?,?)",
+                             " VALUES(?,?,?,?,?,?,?,?)",
                              e);
     if (rc)
         return rc;
@@ -68,6 +69,7 @@ enum err strand_write(struct store *st, const struct strand_row *r, struct error
     query_uint(&q, r->parent_seq);
     query_uint(&q, r->length);
     query_uint(&q, r->last_seq);
+    query_uint(&q, r->n_marks);
     return query_put(&q, e);
 }
 
@@ -79,7 +81,7 @@ enum err strand_new(struct store *st, int64_t parent, uint64_t pos, uint64_t seq
     bool row = false;
     if (rc || (rc = query_step(&q, &row, e)))
         return rc;
-    struct strand_row r = {row_int(&q, 0), parent, pos, seq, pos, seq};
+    struct strand_row r = {row_int(&q, 0), parent, pos, seq, pos, seq, 0};
     if ((rc = strand_write(st, &r, e)))
         return rc;
     *id_out = r.id;
@@ -133,6 +135,7 @@ enum err strand_path_load(struct store *st, int64_t strand, struct strand_path *
             .to = min_u64(r.length, pos),
             .seq_from = min_u64(r.parent_seq, seq),
             .seq_to = min_u64(r.last_seq, seq),
+            .n_marks = r.n_marks,
         };
         if ((rc = push_part(&p, &cap, part, e)))
             return rc;
@@ -156,8 +159,7 @@ enum err strand_path_load(struct store *st, int64_t strand, struct strand_path *
     return OK;
 }
 
-/* ---- token ids -----------------------------------------------------------------------------
- */
+/* ---- token ids --------------------------------------------------------------------------- */
 
 /* Chunk k of a strand: *ids is borrowed from q, from position *start on. */
 static enum err read_chunk(struct query *q, struct store *st, int64_t strand, uint64_t k,
@@ -282,8 +284,7 @@ enum err strand_append(struct store *st, struct strand_row *r, const uint32_t *i
     return OK;
 }
 
-/* ---- letting go ----------------------------------------------------------------------------
- */
+/* ---- letting go -------------------------------------------------------------------------- */
 
 /* One statement with a strand and a bound. */
 static enum err drop_rows(struct store *st, const char *sql, int64_t id, uint64_t bound,
@@ -311,6 +312,19 @@ static enum err drop_behind(struct store *st, int64_t id, uint64_t pos, uint64_t
                      (pos + C - 1) / C, e);
 }
 
+enum err strand_count_marks(struct store *st, int64_t id, uint64_t *out, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &st->db, "SELECT count(*) FROM marks WHERE strand = ?", e);
+    if (rc)
+        return rc;
+    query_int(&q, id);
+    bool row = false;
+    if (!(rc = query_step(&q, &row, e)))
+        *out = row_uint(&q, 0);
+    return rc;
+}
+
 /* Keeps positions before pos and seqs up to seq. */
 static enum err trim(struct store *st, struct strand_row *r, uint64_t pos, uint64_t seq,
                      struct error *e)
@@ -318,7 +332,7 @@ static enum err trim(struct store *st, struct strand_row *r, uint64_t pos, uint6
     enum err rc = drop_behind(st, r->id, pos, seq, e);
     if (!rc && pos % C && pos > r->parent_pos && pos < r->length)
         rc = extend_chunk(st, r, pos, NULL, 0, e);
-    if (rc)
+    if (rc || (rc = strand_count_marks(st, r->id, &r->n_marks, e)))
         return rc;
     r->length = pos;
     r->last_seq = seq;

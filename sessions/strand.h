@@ -22,6 +22,7 @@ struct strand_row {
     uint64_t parent_seq; /* its first event has the seq behind */
     uint64_t length;     /* tape position behind its last token */
     uint64_t last_seq;
+    uint64_t n_marks; /* rows in `marks`: one that is gone must show */
 };
 
 /* What one strand contributes to a tape: positions [from, to), seqs (seq_from, seq_to]. */
@@ -30,6 +31,7 @@ struct strand_part {
     uint64_t own; /* the strand's own first position: where its chunk grid begins */
     uint64_t from, to;
     uint64_t seq_from, seq_to;
+    uint64_t n_marks; /* of the whole strand */
 };
 
 struct strand_path {
@@ -66,6 +68,10 @@ NODISCARD enum err strand_write_chunk(struct store *st, int64_t strand, uint64_t
  * no state has them. */
 NODISCARD enum err strand_repair_chunk(struct store *st, int64_t strand, uint64_t chunk,
                                        struct error *e);
+
+/* Rows in `marks` of a strand. */
+NODISCARD enum err strand_count_marks(struct store *st, int64_t id, uint64_t *out,
+                                      struct error *e);
 
 /* Called when a session has let go of the strand: drops or trims it, and its parents in turn.
  * In a transaction. */

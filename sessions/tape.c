@@ -46,8 +46,7 @@ enum err call_status_parse(const char *name, enum call_status *out, struct error
     return err_set(e, ERR_CORRUPT, "call status \"%.20s\" is unknown", name ? name : "");
 }
 
-/* ---- checks --------------------------------------------------------------------------------
- */
+/* ---- checks ------------------------------------------------------------------------------ */
 
 static enum err check_id(const char *id, const char *what, struct error *e)
 {
@@ -80,8 +79,7 @@ static enum err check_word(const char *what, const char *s, struct error *e)
     return OK;
 }
 
-/* ---- segments ------------------------------------------------------------------------------
- */
+/* ---- segments ---------------------------------------------------------------------------- */
 
 static enum err segment_write(struct work *w, const struct tape_segment *s, struct error *e)
 {
@@ -211,11 +209,11 @@ static enum err put_mark(struct work *w, const struct replay_mark *m, struct err
     query_int(&q, w->strand.id);
     query_uint(&q, m->at);
     query_uint(&q, m->from);
-    return query_put(&q, e);
+    rc = query_put(&q, e);
+    return rc ? rc : strand_count_marks(w->st, w->strand.id, &w->strand.n_marks, e);
 }
 
-/* ---- token ids -----------------------------------------------------------------------------
- */
+/* ---- token ids --------------------------------------------------------------------------- */
 
 static enum err put_ids(struct work *w, struct error *e)
 {
@@ -230,8 +228,7 @@ static enum err put_ids(struct work *w, struct error *e)
     return strand_append(w->st, &w->strand, c->ids, c->n_ids, e);
 }
 
-/* ---- events --------------------------------------------------------------------------------
- */
+/* ---- events ------------------------------------------------------------------------------ */
 
 static enum err check_event(struct work *w, const struct tape_event *ev, uint64_t position,
                             struct error *e)
@@ -283,8 +280,7 @@ static enum err put_event(struct work *w, const struct tape_event *ev, struct er
     return OK;
 }
 
-/* ---- calls ---------------------------------------------------------------------------------
- */
+/* ---- turns ------------------------------------------------------------------------------- */
 
 /* Next ord of a table for this session. */
 static enum err next_ord(struct work *w, const char *sql, int64_t *out, struct error *e)
@@ -299,6 +295,144 @@ static enum err next_ord(struct work *w, const char *sql, int64_t *out, struct e
         *out = row_int(&q, 0);
     return rc;
 }
+
+static enum err params_write(struct work *w, const struct tape_turn *t, struct error *e)
+{
+    if (!t->params)
+        return OK;
+    AUTO(query) struct query q = {0};
+    enum err rc =
+        query_init(&q, &w->st->db,
+                   "INSERT OR REPLACE INTO params(" PARAMS_COLS ", tag) VALUES(?,?,?,?)", e);
+    if (rc)
+        return rc;
+    query_tagged(&q, "params");
+    query_int(&q, w->session.num);
+    query_text(&q, t->id);
+    query_text(&q, t->params);
+    return query_put(&q, e);
+}
+
+static enum err turn_write(struct work *w, const struct tape_turn *t, struct turn_extra x,
+                           struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    /* Not REPLACE: a client message that another turn has is a conflict, not its end. */
+    enum err rc =
+        query_init(&q, &w->st->db,
+                   "INSERT INTO turns(" TURN_COLS ", tag) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+                   " ON CONFLICT(session, id) DO UPDATE SET forced_next = excluded.forced_next,"
+                   " step = excluded.step, state = excluded.state, reason = excluded.reason,"
+                   " ledger = excluded.ledger, finished = excluded.finished,"
+                   " n_calls = excluded.n_calls, tag = excluded.tag",
+                   e);
+    if (rc)
+        return rc;
+    query_tagged(&q, "turns");
+    query_int(&q, w->session.num);
+    query_text(&q, t->id);
+    query_int(&q, x.ord);
+    query_text(&q, t->client_message);
+    query_uint(&q, t->forced_next);
+    query_int(&q, t->step);
+    query_text(&q, t->state ? t->state : "");
+    query_text(&q, t->reason ? t->reason : "");
+    query_text(&q, t->ledger ? t->ledger : "{}");
+    query_int(&q, t->finished);
+    query_uint(&q, t->first_seq);
+    query_uint(&q, t->created_ms);
+    query_uint(&q, x.n_calls);
+    return query_put(&q, e);
+}
+
+static enum err turn_insert(struct work *w, const struct tape_turn *given, struct error *e)
+{
+    if (!given->params)
+        return err_set(e, ERR_INVAL, "turn %s: a new turn needs its params", given->id);
+    struct tape_turn t = *given;
+    t.created_ms = w->now;
+    t.first_seq = w->strand.last_seq + 1; /* of this commit's events, which come next */
+    struct turn_extra x = {0};
+    enum err rc =
+        next_ord(w, "SELECT ifnull(max(ord), 0) + 1 FROM turns WHERE session = ?", &x.ord, e);
+    w->session.n_turns++;
+    w->session.n_unfinished += !t.finished;
+    return rc ? rc : turn_write(w, &t, x, e);
+}
+
+static enum err put_turn(struct work *w, struct error *e)
+{
+    const struct tape_turn *given = w->c->turn;
+    if (!given)
+        return OK;
+    AUTO(query) struct query q = {0};
+    bool found;
+    enum err rc = query_init(
+        &q, &w->st->db, "SELECT " TURN_COLS ", tag FROM turns WHERE session = ? AND id = ?", e);
+    if (rc)
+        return rc;
+    query_int(&q, w->session.num);
+    query_text(&q, given->id);
+    if ((rc = query_step(&q, &found, e)) || (rc = params_write(w, given, e)))
+        return rc;
+    if (!found)
+        return turn_insert(w, given, e);
+    struct tape_turn t, old;
+    struct turn_extra x;
+    if ((rc = tape_take_turn(&q, &old, &x, e)))
+        return rc;
+    t = *given;
+    w->session.n_unfinished -= !old.finished;
+    w->session.n_unfinished += !t.finished;
+    t.client_message = old.client_message;
+    t.state = t.state ? t.state : old.state;
+    t.reason = t.reason ? t.reason : old.reason;
+    t.ledger = t.ledger ? t.ledger : old.ledger;
+    t.first_seq = old.first_seq;
+    t.created_ms = old.created_ms;
+    return turn_write(w, &t, x, e);
+}
+
+/* Fills the receipt if the client's message was seen before, in another turn. */
+static enum err find_duplicate(struct work *w, struct error *e)
+{
+    const struct tape_turn *t = w->c->turn;
+    if (!t || !t->client_message)
+        return OK;
+    AUTO(query) struct query q = {0};
+    bool found;
+    enum err rc = query_init(
+        &q, &w->st->db,
+        "SELECT " TURN_COLS ", tag FROM turns WHERE session = ? AND client_message = ?", e);
+    if (rc)
+        return rc;
+    query_int(&q, w->session.num);
+    query_text(&q, t->client_message);
+    struct tape_turn first;
+    struct turn_extra x;
+    if ((rc = query_step(&q, &found, e)) || !found ||
+        (rc = tape_take_turn(&q, &first, &x, e)) || strcmp(first.id, t->id) == 0)
+        return rc;
+    w->receipt.duplicate = true;
+    w->receipt.turn_seq = first.first_seq;
+    snprintf(w->receipt.turn, sizeof w->receipt.turn, "%s", first.id);
+    return OK;
+}
+
+static enum err check_turn(const struct tape_turn *t, struct error *e)
+{
+    if (!t)
+        return OK;
+    enum err rc = check_id(t->id, "turn", e);
+    if (!rc && t->client_message && strlen(t->client_message) > 256)
+        rc = err_set(e, ERR_LIMIT, "clientMessageId: %zu bytes, at most 256",
+                     strlen(t->client_message));
+    if (!rc)
+        rc = check_payload("turn params", t->params, 0, e);
+    return rc ? rc : check_payload("turn ledger", t->ledger, 0, e);
+}
+
+/* ---- calls ------------------------------------------------------------------------------- */
 
 static enum err call_write(struct work *w, const struct tape_call *c, int64_t ord,
                            struct error *e)
@@ -331,6 +465,25 @@ static enum err call_write(struct work *w, const struct tape_call *c, int64_t or
     return query_put(&q, e);
 }
 
+/* Notes in the row of a turn that it has one more call. */
+static enum err count_call(struct work *w, const char *turn, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(
+        &q, &w->st->db, "SELECT " TURN_COLS ", tag FROM turns WHERE session = ? AND id = ?", e);
+    if (rc)
+        return rc;
+    query_int(&q, w->session.num);
+    query_text(&q, turn);
+    bool found;
+    struct tape_turn t;
+    struct turn_extra x;
+    if ((rc = query_step(&q, &found, e)) || !found || (rc = tape_take_turn(&q, &t, &x, e)))
+        return rc;
+    x.n_calls++;
+    return turn_write(w, &t, x, e);
+}
+
 static enum err call_insert(struct work *w, const struct tape_call *given, struct error *e)
 {
     if (!given->turn || !given->name || !given->arguments)
@@ -342,7 +495,11 @@ static enum err call_insert(struct work *w, const struct tape_call *given, struc
     int64_t ord = 0;
     enum err rc =
         next_ord(w, "SELECT ifnull(max(ord), 0) + 1 FROM calls WHERE session = ?", &ord, e);
-    return rc ? rc : call_write(w, &c, ord, e);
+    if (rc || (rc = count_call(w, c.turn, e)))
+        return rc;
+    w->session.n_calls++;
+    w->session.n_open += call_is_open(c.status);
+    return call_write(w, &c, ord, e);
 }
 
 /* What is given, laid over what is there. */
@@ -401,145 +558,12 @@ static enum err put_call(struct work *w, const struct tape_call *c, struct error
     int64_t ord;
     if ((rc = tape_take_call(&q, &old, &ord, e)) || (rc = call_merge(w, &old, c, &merged, e)))
         return rc;
+    w->session.n_open -= call_is_open(old.status) && !call_is_open(merged.status);
     /* merged borrows from the row q stands on, which stays until q is reset. */
     return call_write(w, &merged, ord, e);
 }
 
-/* ---- turns ---------------------------------------------------------------------------------
- */
-
-static enum err params_write(struct work *w, const struct tape_turn *t, struct error *e)
-{
-    if (!t->params)
-        return OK;
-    AUTO(query) struct query q = {0};
-    enum err rc =
-        query_init(&q, &w->st->db,
-                   "INSERT OR REPLACE INTO params(" PARAMS_COLS ", tag) VALUES(?,?,?,?)", e);
-    if (rc)
-        return rc;
-    query_tagged(&q, "params");
-    query_int(&q, w->session.num);
-    query_text(&q, t->id);
-    query_text(&q, t->params);
-    return query_put(&q, e);
-}
-
-static enum err turn_write(struct work *w, const struct tape_turn *t, int64_t ord,
-                           struct error *e)
-{
-    AUTO(query) struct query q = {0};
-    /* Not REPLACE: a client message that another turn has is a conflict, not its end. */
-    enum err rc = query_init(
-        &q, &w->st->db,
-        "INSERT INTO turns(" TURN_COLS ", tag) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)"
-        " ON CONFLICT(session, id) DO UPDATE SET forced_next = excluded.forced_next,"
-        " step = excluded.step, state = excluded.state, reason = excluded.reason,"
-        " ledger = excluded.ledger, finished = excluded.finished, tag = excluded.tag",
-        e);
-    if (rc)
-        return rc;
-    query_tagged(&q, "turns");
-    query_int(&q, w->session.num);
-    query_text(&q, t->id);
-    query_int(&q, ord);
-    query_text(&q, t->client_message);
-    query_uint(&q, t->forced_next);
-    query_int(&q, t->step);
-    query_text(&q, t->state ? t->state : "");
-    query_text(&q, t->reason ? t->reason : "");
-    query_text(&q, t->ledger ? t->ledger : "{}");
-    query_int(&q, t->finished);
-    query_uint(&q, t->first_seq);
-    query_uint(&q, t->created_ms);
-    return query_put(&q, e);
-}
-
-static enum err turn_insert(struct work *w, const struct tape_turn *given, struct error *e)
-{
-    if (!given->params)
-        return err_set(e, ERR_INVAL, "turn %s: a new turn needs its params", given->id);
-    struct tape_turn t = *given;
-    t.created_ms = w->now;
-    t.first_seq = w->strand.last_seq + 1; /* of this commit's events, which come next */
-    int64_t ord = 0;
-    enum err rc =
-        next_ord(w, "SELECT ifnull(max(ord), 0) + 1 FROM turns WHERE session = ?", &ord, e);
-    return rc ? rc : turn_write(w, &t, ord, e);
-}
-
-static enum err put_turn(struct work *w, struct error *e)
-{
-    const struct tape_turn *given = w->c->turn;
-    if (!given)
-        return OK;
-    AUTO(query) struct query q = {0};
-    bool found;
-    enum err rc = query_init(
-        &q, &w->st->db, "SELECT " TURN_COLS ", tag FROM turns WHERE session = ? AND id = ?", e);
-    if (rc)
-        return rc;
-    query_int(&q, w->session.num);
-    query_text(&q, given->id);
-    if ((rc = query_step(&q, &found, e)) || (rc = params_write(w, given, e)))
-        return rc;
-    if (!found)
-        return turn_insert(w, given, e);
-    struct tape_turn t, old;
-    int64_t ord;
-    if ((rc = tape_take_turn(&q, &old, &ord, e)))
-        return rc;
-    t = *given;
-    t.client_message = old.client_message;
-    t.state = t.state ? t.state : old.state;
-    t.reason = t.reason ? t.reason : old.reason;
-    t.ledger = t.ledger ? t.ledger : old.ledger;
-    t.first_seq = old.first_seq;
-    t.created_ms = old.created_ms;
-    return turn_write(w, &t, ord, e);
-}
-
-/* Fills the receipt if the client's message was seen before, in another turn. */
-static enum err find_duplicate(struct work *w, struct error *e)
-{
-    const struct tape_turn *t = w->c->turn;
-    if (!t || !t->client_message)
-        return OK;
-    AUTO(query) struct query q = {0};
-    bool found;
-    enum err rc = query_init(
-        &q, &w->st->db,
-        "SELECT " TURN_COLS ", tag FROM turns WHERE session = ? AND client_message = ?", e);
-    if (rc)
-        return rc;
-    query_int(&q, w->session.num);
-    query_text(&q, t->client_message);
-    struct tape_turn first;
-    int64_t ord;
-    if ((rc = query_step(&q, &found, e)) || !found ||
-        (rc = tape_take_turn(&q, &first, &ord, e)) || strcmp(first.id, t->id) == 0)
-        return rc;
-    w->receipt.duplicate = true;
-    w->receipt.turn_seq = first.first_seq;
-    snprintf(w->receipt.turn, sizeof w->receipt.turn, "%s", first.id);
-    return OK;
-}
-
-static enum err check_turn(const struct tape_turn *t, struct error *e)
-{
-    if (!t)
-        return OK;
-    enum err rc = check_id(t->id, "turn", e);
-    if (!rc && t->client_message && strlen(t->client_message) > 256)
-        rc = err_set(e, ERR_LIMIT, "clientMessageId: %zu bytes, at most 256",
-                     strlen(t->client_message));
-    if (!rc)
-        rc = check_payload("turn params", t->params, 0, e);
-    return rc ? rc : check_payload("turn ledger", t->ledger, 0, e);
-}
-
-/* ---- the commit ----------------------------------------------------------------------------
- */
+/* ---- the commit -------------------------------------------------------------------------- */
 
 static enum err put_session(struct work *w, struct error *e)
 {
@@ -558,10 +582,10 @@ static enum err put_all(struct work *w, struct error *e)
         rc = put_segments(w, e);
     for (size_t i = 0; i < c->n_marks && !rc; i++)
         rc = put_mark(w, &c->marks[i], e);
-    for (size_t i = 0; i < c->n_calls && !rc; i++)
-        rc = put_call(w, &c->calls[i], e);
     if (!rc)
         rc = put_turn(w, e);
+    for (size_t i = 0; i < c->n_calls && !rc; i++)
+        rc = put_call(w, &c->calls[i], e);
     for (size_t i = 0; i < c->n_events && !rc; i++)
         rc = put_event(w, &c->events[i], e);
     if (!rc)

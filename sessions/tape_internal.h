@@ -12,7 +12,11 @@ NODISCARD enum err tape_take_event(struct query *q, struct tape_event *out, stru
 NODISCARD enum err tape_take_call(struct query *q, struct tape_call *out, int64_t *ord,
                                   struct error *e);
 /* Without its params. */
-NODISCARD enum err tape_take_turn(struct query *q, struct tape_turn *out, int64_t *ord,
+struct turn_extra {
+    int64_t ord;
+    uint64_t n_calls; /* of this turn: one that is gone must show */
+};
+NODISCARD enum err tape_take_turn(struct query *q, struct tape_turn *out, struct turn_extra *x,
                                   struct error *e);
 struct strand_path;
 /* tape_load, once the path is known; without the ids if they are not wanted (then view.n_ids is

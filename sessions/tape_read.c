@@ -8,8 +8,7 @@
 #include "sessions/tape.h"
 #include "sessions/tape_internal.h"
 
-/* ---- rows ----------------------------------------------------------------------------------
- */
+/* ---- rows -------------------------------------------------------------------------------- */
 
 enum err tape_take_segment(struct query *q, struct tape_segment *out, struct error *e)
 {
@@ -76,12 +75,13 @@ enum err tape_take_call(struct query *q, struct tape_call *out, int64_t *ord, st
     return OK;
 }
 
-enum err tape_take_turn(struct query *q, struct tape_turn *out, int64_t *ord, struct error *e)
+enum err tape_take_turn(struct query *q, struct tape_turn *out, struct turn_extra *x,
+                        struct error *e)
 {
     enum err rc = row_check(q, "turns", e);
     if (rc)
         return rc;
-    *ord = row_int(q, 2);
+    *x = (struct turn_extra){row_int(q, 2), row_uint(q, 12)};
     *out = (struct tape_turn){
         .id = row_text(q, 1),
         .client_message = row_text(q, 3),
@@ -97,8 +97,7 @@ enum err tape_take_turn(struct query *q, struct tape_turn *out, int64_t *ord, st
     return OK;
 }
 
-/* ---- path of a session ---------------------------------------------------------------------
- */
+/* ---- path of a session ------------------------------------------------------------------- */
 
 static enum err path_of(struct store *st, const char *session, struct strand_path *out,
                         struct error *e)
@@ -108,8 +107,7 @@ static enum err path_of(struct store *st, const char *session, struct strand_pat
     return rc ? rc : strand_path_load(st, row.strand, out, e);
 }
 
-/* ---- events --------------------------------------------------------------------------------
- */
+/* ---- events ------------------------------------------------------------------------------ */
 
 /* Events of one part with seq > after; *next is the seq that must come next. */
 static enum err part_events(struct store *st, const struct strand_part *part, uint64_t after,
@@ -186,8 +184,7 @@ enum err tape_position_of(struct store *st, const char *session, uint64_t seq, u
     return session_note(st, session, rc);
 }
 
-/* ---- items ---------------------------------------------------------------------------------
- */
+/* ---- items ------------------------------------------------------------------------------- */
 
 /* One event of an item: where its newest version stands is the last of its seqs. */
 struct item_ref {
@@ -292,8 +289,72 @@ enum err tape_items(struct store *st, const char *session, tape_event_fn *fn, vo
     return session_note(st, session, scan);
 }
 
-/* ---- calls and turns -----------------------------------------------------------------------
- */
+/* ---- counts ------------------------------------------------------------------------------ */
+
+/* A row whose key was damaged is not found any more: only its absence shows. */
+static enum err check_count(struct store *st, const char *sql, int64_t key, uint64_t want,
+                            uint64_t want_open, const char *what, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &st->db, sql, e);
+    if (rc)
+        return rc;
+    query_int(&q, key);
+    bool row = false;
+    if ((rc = query_step(&q, &row, e)))
+        return rc;
+    if (row_uint(&q, 0) != want || row_uint(&q, 1) != want_open)
+        return err_set(e, ERR_CORRUPT, "database: %llu %s instead of %llu",
+                       (unsigned long long)row_uint(&q, 0), what, (unsigned long long)want);
+    return OK;
+}
+
+static enum err check_turns(struct store *st, const struct session_row *s, struct error *e)
+{
+    return check_count(
+        st, "SELECT count(*), ifnull(sum(finished = 0), 0) FROM turns WHERE session = ?",
+        s->num, s->n_turns, s->n_unfinished, "turns", e);
+}
+
+static enum err check_calls(struct store *st, const struct session_row *s, struct error *e)
+{
+    return check_count(st,
+                       "SELECT count(*), ifnull(sum(status IN ('waiting', 'started')), 0)"
+                       " FROM calls WHERE session = ?",
+                       s->num, s->n_calls, s->n_open, "calls", e);
+}
+
+/* Calls of one turn, as its row counts them. */
+static enum err check_turn_calls(struct store *st, const struct session_row *s,
+                                 const char *turn, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(
+        &q, &st->db, "SELECT " TURN_COLS ", tag FROM turns WHERE session = ? AND id = ?", e);
+    if (rc)
+        return rc;
+    query_int(&q, s->num);
+    query_text(&q, turn);
+    bool found;
+    struct tape_turn t;
+    struct turn_extra x;
+    if ((rc = query_step(&q, &found, e)) || !found || (rc = tape_take_turn(&q, &t, &x, e)))
+        return rc;
+    AUTO(query) struct query c = {0};
+    if ((rc = query_init(&c, &st->db,
+                         "SELECT count(*) FROM calls WHERE session = ? AND turn = ?", e)))
+        return rc;
+    query_int(&c, s->num);
+    query_text(&c, turn);
+    if ((rc = query_step(&c, &found, e)))
+        return rc;
+    if (row_uint(&c, 0) != x.n_calls)
+        return err_set(e, ERR_CORRUPT, "database: turn %s has %llu calls instead of %llu", turn,
+                       (unsigned long long)row_uint(&c, 0), (unsigned long long)x.n_calls);
+    return OK;
+}
+
+/* ---- calls and turns --------------------------------------------------------------------- */
 
 enum err tape_calls(struct store *st, const char *session, const char *turn, bool only_open,
                     tape_call_fn *fn, void *user, struct error *e)
@@ -301,11 +362,13 @@ enum err tape_calls(struct store *st, const char *session, const char *turn, boo
     struct session_row row;
     AUTO(query) struct query q = {0};
     enum err rc = session_row_need(st, session, &row, e);
-    if (rc || (rc = query_init(&q, &st->db,
-                               "SELECT " CALL_COLS ", tag FROM calls WHERE session = ?1"
-                               " AND (?2 IS NULL OR turn = ?2)"
-                               " AND (NOT ?3 OR status IN ('waiting', 'started')) ORDER BY ord",
-                               e)))
+    if (rc || (rc = check_calls(st, &row, e)) ||
+        (turn && (rc = check_turn_calls(st, &row, turn, e))) ||
+        (rc = query_init(&q, &st->db,
+                         "SELECT " CALL_COLS ", tag FROM calls WHERE session = ?1"
+                         " AND (?2 IS NULL OR turn = ?2)"
+                         " AND (NOT ?3 OR status IN ('waiting', 'started')) ORDER BY ord",
+                         e)))
         return session_note(st, session, rc);
     query_int(&q, row.num);
     query_text(&q, turn);
@@ -326,9 +389,9 @@ static enum err give_turn(struct store *st, struct query *q, const char *session
                           tape_turn_fn *fn, void *user, bool *more, struct error *e)
 {
     struct tape_turn t;
-    int64_t ord;
+    struct turn_extra x;
     AUTO(query) struct query p = {0};
-    enum err rc = tape_take_turn(q, &t, &ord, e);
+    enum err rc = tape_take_turn(q, &t, &x, e);
     if (rc || (rc = query_init(
                    &p, &st->db,
                    "SELECT " PARAMS_COLS ", tag FROM params WHERE session = ? AND id = ?", e)))
@@ -351,11 +414,11 @@ static enum err session_unfinished(struct store *st, const struct session_row *s
                                    tape_turn_fn *fn, void *user, struct error *e)
 {
     AUTO(query) struct query q = {0};
-    enum err rc = query_init(&q, &st->db,
-                             "SELECT " TURN_COLS ", tag FROM turns"
-                             " WHERE session = ? AND finished = 0 ORDER BY ord",
-                             e);
-    if (rc)
+    enum err rc = check_turns(st, s, e);
+    if (rc || (rc = query_init(&q, &st->db,
+                               "SELECT " TURN_COLS ", tag FROM turns"
+                               " WHERE session = ? AND finished = 0 ORDER BY ord",
+                               e)))
         return rc;
     query_int(&q, s->num);
     while (*more && !rc) {
@@ -420,6 +483,8 @@ enum err tape_turn(struct store *st, const char *session, const char *turn, tape
     struct session_row row;
     AUTO(query) struct query q = {0};
     enum err rc = session_row_need(st, session, &row, e);
+    if (!rc)
+        rc = session_note(st, session, check_turns(st, &row, e));
     if (rc || (rc = query_init(&q, &st->db,
                                "SELECT " TURN_COLS ", tag FROM turns WHERE session = ?1"
                                " AND (?2 IS NULL OR id = ?2) ORDER BY ord DESC LIMIT 1",
@@ -436,8 +501,7 @@ enum err tape_turn(struct store *st, const char *session, const char *turn, tape
     return session_note(st, session, give_turn(st, &q, row.id, fn, user, &more, e));
 }
 
-/* ---- ids, segments, marks ------------------------------------------------------------------
- */
+/* ---- ids, segments, marks ---------------------------------------------------------------- */
 
 enum err tape_read_ids(struct store *st, const char *session, uint64_t from, uint64_t to,
                        uint32_t *out, struct error *e)
@@ -524,32 +588,42 @@ static enum err load_segments(struct store *st, const struct strand_path *p, str
     return OK;
 }
 
+/* Marks of one part. All of the strand's are read: one whose place was damaged must show. */
+static enum err part_marks(struct store *st, const struct strand_part *part, bool last,
+                           struct tape *t, size_t *n, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(
+        &q, &st->db, "SELECT " MARK_COLS ", tag FROM marks WHERE strand = ? ORDER BY at", e);
+    if (rc)
+        return rc;
+    query_int(&q, part->id);
+    uint64_t seen = 0;
+    for (bool row = true; row; seen += row) {
+        if ((rc = query_step(&q, &row, e)) || !row)
+            break;
+        struct replay_mark m = {row_uint(&q, 1), row_uint(&q, 2)};
+        if ((rc = row_check(&q, "marks", e)) ||
+            (rc = grow((void **)&t->marks, *n, sizeof *t->marks, e)))
+            return rc;
+        /* One where a fork leaves belongs to what comes behind. */
+        if (m.at < part->to || (last && m.at == part->to))
+            t->marks[(*n)++] = m;
+    }
+    if (!rc && seen != part->n_marks)
+        rc = err_set(
+            e, ERR_CORRUPT, "database: strand %lld has %llu replay marks instead of %llu",
+            (long long)part->id, (unsigned long long)seen, (unsigned long long)part->n_marks);
+    return rc;
+}
+
 static enum err load_marks(struct store *st, const struct strand_path *p, struct tape *t,
                            size_t *n, struct error *e)
 {
-    for (size_t i = 0; i < p->n_parts; i++) {
-        const struct strand_part *part = &p->parts[i];
-        AUTO(query) struct query q = {0};
-        enum err rc = query_init(&q, &st->db,
-                                 "SELECT " MARK_COLS ", tag FROM marks"
-                                 " WHERE strand = ? AND at < ? ORDER BY at",
-                                 e);
-        if (rc)
-            return rc;
-        query_int(&q, part->id);
-        query_uint(&q, i + 1 == p->n_parts ? part->to + 1 : part->to);
-        for (bool row = true; row;) {
-            if ((rc = query_step(&q, &row, e)))
-                return rc;
-            if (!row)
-                break;
-            if ((rc = row_check(&q, "marks", e)) ||
-                (rc = grow((void **)&t->marks, *n, sizeof *t->marks, e)))
-                return rc;
-            t->marks[(*n)++] = (struct replay_mark){row_uint(&q, 1), row_uint(&q, 2)};
-        }
-    }
-    return OK;
+    enum err rc = OK;
+    for (size_t i = 0; i < p->n_parts && !rc; i++)
+        rc = part_marks(st, &p->parts[i], i + 1 == p->n_parts, t, n, e);
+    return rc;
 }
 
 /* After damage: segments end where the ids end. */
@@ -575,8 +649,11 @@ static enum err make_view(struct tape *t, uint64_t n_ids, size_t n_segments, siz
         const struct segment *last = &t->tape_segments[n_segments - 1].seg;
         end = last->start + last->len;
     }
-    if (end < n_ids)
+    if (end < n_ids) {
+        /* A commit leaves no token outside a segment: one is missing. */
+        t->damaged = true;
         n_ids = end;
+    }
     if (t->damaged)
         cut_segments(t, &n_segments, n_ids);
     while (n_marks && t->marks[n_marks - 1].at > n_ids)

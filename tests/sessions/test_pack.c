@@ -112,8 +112,7 @@ static struct store_counters counters(struct pack_test *t)
     return c;
 }
 
-/* ---- damage --------------------------------------------------------------------------------
- */
+/* ---- damage ------------------------------------------------------------------------------ */
 
 /* Keeps database, packs and key as they are, to damage copies of them. */
 struct snapshot {
@@ -282,8 +281,7 @@ static void a_damaged_tail_asks_for_its_rows_again(void **state)
     assert_int_equal(restored(t, t->id, HEAD_TIP), 45);
 }
 
-/* ---- files ---------------------------------------------------------------------------------
- */
+/* ---- files ------------------------------------------------------------------------------- */
 
 static void a_cut_pack_loses_its_end_only(void **state)
 {
@@ -467,8 +465,7 @@ static void packs_of_another_key_are_refused(void **state)
     store_fixture_fini(&other);
 }
 
-/* ---- the database --------------------------------------------------------------------------
- */
+/* ---- the database ------------------------------------------------------------------------ */
 
 static void remove_database(struct pack_test *t)
 {

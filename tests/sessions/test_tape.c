@@ -45,8 +45,7 @@ static void meddle(struct store_fixture *f, const char *sql)
     assert_ok(store_fixture_open(f, &e), &e);
 }
 
-/* ---- ids and segments ----------------------------------------------------------------------
- */
+/* ---- ids and segments -------------------------------------------------------------------- */
 
 static void ids_come_back(void **state)
 {
@@ -158,8 +157,7 @@ static void marks_come_back(void **state)
     assert_int_equal(tape.marks[1].from, 32);
 }
 
-/* ---- events and items ----------------------------------------------------------------------
- */
+/* ---- events and items -------------------------------------------------------------------- */
 
 struct seen {
     size_t n;
@@ -254,8 +252,7 @@ static void items_are_their_newest_event(void **state)
     assert_int_equal(s.last, 4);
 }
 
-/* ---- calls ---------------------------------------------------------------------------------
- */
+/* ---- calls ------------------------------------------------------------------------------- */
 
 struct calls {
     size_t n;
@@ -317,8 +314,7 @@ static void calls_have_one_outcome(void **state)
     assert_int_equal(put_call(t, c, &e), ERR_INVAL);
 }
 
-/* ---- turns ---------------------------------------------------------------------------------
- */
+/* ---- turns ------------------------------------------------------------------------------- */
 
 struct turns {
     size_t n;
@@ -401,8 +397,7 @@ static void turns_go_on_after_a_restart(void **state)
     assert_int_equal(tape_commit(t->f.st, &c, NULL, &e), ERR_INVAL); /* no params */
 }
 
-/* ---- damage --------------------------------------------------------------------------------
- */
+/* ---- damage ------------------------------------------------------------------------------ */
 
 static void a_damaged_chunk_cuts_the_tape(void **state)
 {
@@ -437,8 +432,7 @@ static void swapped_rows_are_found(void **state)
     assert_int_equal(tape_read_ids(t->f.st, t->id, 0, 8, ids, &e), ERR_CORRUPT);
 }
 
-/* ---- faults --------------------------------------------------------------------------------
- */
+/* ---- faults ------------------------------------------------------------------------------ */
 
 static enum err scripted(struct tape_test *t, struct error *e)
 {

@@ -1,0 +1,372 @@
+/* Every column of every row of every tagged table is changed in turn, behind the store's back.
+ * What is read afterwards is what was written, or is refused and flagged; never something else.
+ */
+#include <sqlite3.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/state_fixture.h"
+#include "tests/support/test.h"
+
+struct rows_test {
+    struct store_fixture f;
+    struct state_layout l;
+    char id[SESSION_ID_CAP], fork[SESSION_ID_CAP];
+};
+
+static int setup(void **state)
+{
+    static struct rows_test t;
+    struct error e;
+    store_fixture_init(&t.f, false);
+    assert_ok(store_fixture_open(&t.f, &e), &e);
+    state_layout_make(&t.l, LAYOUT_ODD);
+    fixture_session(&t.f, "parent", t.id);
+    *state = &t;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    store_fixture_fini(&((struct rows_test *)*state)->f);
+    return 0;
+}
+
+/* A session with something in every table, and a fork of it. */
+static void populate(struct rows_test *t)
+{
+    struct error e;
+    uint32_t ids[40];
+    for (uint32_t i = 0; i < 40; i++)
+        ids[i] = i + 500;
+    struct tape_segment seg = {.seg = {0, 40, SEGMENT_INPUT, PREFILL_CED},
+                               .has_digest = true,
+                               .digest = {9},
+                               .n_rows = 40};
+    struct replay_mark mark = {40, 32};
+    struct tape_event ev[2] = {{.type = "item",
+                                .item = "i1",
+                                .kind = "user",
+                                .turn = "t1",
+                                .json = "{\"text\":\"hello\"}",
+                                .position = TAPE_END},
+                               {.type = "state", .bytes = "raw", .n_bytes = 3}};
+    struct tape_call call = {.id = "c1",
+                             .turn = "t1",
+                             .item = "i2",
+                             .name = "run",
+                             .arguments = "{\"x\":1}",
+                             .status = CALL_DONE,
+                             .result = "out",
+                             .n_result = 3,
+                             .spill = "/spill",
+                             .spill_bytes = 77};
+    struct tape_turn turn = {.id = "t1",
+                             .client_message = "m1",
+                             .params = "{\"p\":1}",
+                             .state = "tool",
+                             .reason = "why",
+                             .ledger = "{\"l\":1}"};
+    struct tape_commit c = {.session = t->id,
+                            .ids = ids,
+                            .n_ids = 40,
+                            .segments = &seg,
+                            .n_segments = 1,
+                            .marks = &mark,
+                            .n_marks = 1,
+                            .events = ev,
+                            .n_events = 2,
+                            .calls = &call,
+                            .n_calls = 1,
+                            .turn = &turn,
+                            .state = "tool",
+                            .reason = "because"};
+    assert_ok(tape_commit(t->f.st, &c, NULL, &e), &e);
+    assert_ok(state_save(t->f.st, t->id, &t->l, 0, 20, true, NULL, &e), &e);
+    assert_ok(state_save(t->f.st, t->id, &t->l, 20, 40, true, NULL, &e), &e);
+    struct session_fork k = {.parent = t->id, .name = "child"};
+    assert_ok(session_fork(t->f.st, &k, t->fork, &e), &e);
+    assert_ok(fixture_append(t->f.st, t->fork, 900, 12, SEGMENT_INPUT, &e), &e);
+}
+
+/* ---- a transcript of everything that can be read ----------------------------------------- */
+
+struct part {
+    char text[4096];
+    bool flagged; /* refused or shortened: not all of it may be there */
+};
+
+enum { INFO, TAPE, EVENTS, ITEMS, CALLS, TURNS, UNFINISHED, N_PARTS };
+
+struct transcript {
+    struct part parts[2][N_PARTS];
+    bool refused; /* the store did not open */
+};
+
+static void add(struct part *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void add(struct part *p, const char *fmt, ...)
+{
+    va_list ap;
+    size_t n = strlen(p->text);
+    va_start(ap, fmt);
+    vsnprintf(p->text + n, sizeof p->text - n, fmt, ap);
+    va_end(ap);
+}
+
+static bool see_event(void *user, const struct tape_event *ev)
+{
+    add(user, "[%llu %llu %s %s %s %s %s %zu %.*s]", (unsigned long long)ev->seq,
+        (unsigned long long)ev->position, ev->turn ? ev->turn : "-", ev->type,
+        ev->item ? ev->item : "-", ev->kind ? ev->kind : "-", ev->json ? ev->json : "-",
+        ev->n_bytes, (int)ev->n_bytes, ev->bytes ? (const char *)ev->bytes : "");
+    return true;
+}
+
+static bool see_call(void *user, const struct tape_call *c)
+{
+    add(user, "[%s %s %s %s %s %u %u %s %d %d %.*s %s %llu %llu %llu]", c->id, c->turn,
+        c->item ? c->item : "-", c->name, c->arguments, c->step, c->index,
+        call_status_name(c->status), c->is_error, c->ingested, (int)c->n_result,
+        c->result ? (const char *)c->result : "", c->spill ? c->spill : "-",
+        (unsigned long long)c->spill_bytes, (unsigned long long)c->created_ms,
+        (unsigned long long)c->ended_ms);
+    return true;
+}
+
+static bool see_turn(void *user, const char *session, const struct tape_turn *t)
+{
+    add(user, "[%s %s %s %s %llu %u %s %s %s %d %llu]", session, t->id,
+        t->client_message ? t->client_message : "-", t->params,
+        (unsigned long long)t->forced_next, t->step, t->state, t->reason, t->ledger,
+        t->finished, (unsigned long long)t->first_seq);
+    return true;
+}
+
+static void read_tape(struct store *st, const char *id, struct part *p)
+{
+    AUTO(tape) struct tape t = {0};
+    p->flagged = tape_load(st, id, &t, NULL) != OK || t.damaged;
+    for (size_t i = 0; i < t.view.n_segments; i++) {
+        const struct tape_segment *s = &t.tape_segments[i];
+        /* Cut where the damage is, a segment keeps its beginning and kind. */
+        add(p, "%llu:%d:%d ", (unsigned long long)s->seg.start, (int)s->seg.kind,
+            (int)s->seg.mode);
+        for (uint64_t k = s->seg.start; k < s->seg.start + s->seg.len; k++)
+            add(p, "%u ", t.ids[k]);
+        if (!p->flagged)
+            add(p, "%d%d%u%llu;", s->open, s->has_digest, s->digest[0],
+                (unsigned long long)s->n_rows);
+    }
+    if (!p->flagged)
+        for (size_t i = 0; i < t.view.n_marks; i++)
+            add(p, "m%llu-%llu", (unsigned long long)t.marks[i].at,
+                (unsigned long long)t.marks[i].from);
+}
+
+static void read_session(struct store *st, const char *id, struct part *parts)
+{
+    AUTO(session_info) struct session_info s = {0};
+    parts[TURNS].flagged = tape_turn(st, id, NULL, see_turn, &parts[TURNS], NULL) != OK;
+    parts[UNFINISHED].flagged =
+        tape_unfinished(st, id, see_turn, &parts[UNFINISHED], NULL) != OK;
+    parts[CALLS].flagged = tape_calls(st, id, NULL, false, see_call, &parts[CALLS], NULL) != OK;
+    parts[EVENTS].flagged = tape_events(st, id, 0, 0, see_event, &parts[EVENTS], NULL) != OK;
+    parts[ITEMS].flagged = tape_items(st, id, see_event, &parts[ITEMS], NULL) != OK;
+    read_tape(st, id, &parts[TAPE]);
+    /* Last: reading has marked what is damaged. */
+    parts[INFO].flagged = session_find(st, id, &s, NULL) != OK || s.damaged;
+    if (!parts[INFO].flagged)
+        add(&parts[INFO], "%s %s %s %s %s %s %s %llu %llu %llu %llu", s.id, s.name, s.parent,
+            s.state, s.reason, s.cwd, s.config, (unsigned long long)s.forked_at,
+            (unsigned long long)s.n_tokens, (unsigned long long)s.last_seq,
+            (unsigned long long)s.created_ms);
+}
+
+static void read_everything(struct rows_test *t, struct transcript *out)
+{
+    struct error e;
+    memset(out, 0, sizeof *out);
+    enum err rc = store_fixture_open(&t->f, &e);
+    if (rc) {
+        assert_int_equal(rc, ERR_CORRUPT);
+        out->refused = true;
+        return;
+    }
+    read_session(t->f.st, t->id, out->parts[0]);
+    read_session(t->f.st, t->fork, out->parts[1]);
+    for (int i = 0; i < 2; i++) {
+        /* Checks itself that every byte it hands over is right. */
+        struct head_restored r;
+        (void)!state_restore(t->f.st, i ? t->fork : t->id, &t->l, TAPE_END, HEAD_TIP, NULL, &r,
+                             &e);
+    }
+    store_close(t->f.st);
+    t->f.st = NULL;
+}
+
+/* Everything is as it was, or says that it is not and shows no more than the beginning. */
+static bool compare(const struct transcript *want, const struct transcript *got,
+                    const char *what)
+{
+    bool flagged = got->refused;
+    for (int s = 0; s < 2 && !got->refused; s++)
+        for (int i = 0; i < N_PARTS; i++) {
+            const struct part *a = &want->parts[s][i], *b = &got->parts[s][i];
+            size_t n = strlen(b->text);
+            flagged |= b->flagged;
+            if (strncmp(a->text, b->text, n) != 0 || (!b->flagged && strlen(a->text) != n))
+                fail_msg("%s: session %d part %d: \"%s\" instead of \"%s\"", what, s, i,
+                         b->text, a->text);
+        }
+    return flagged;
+}
+
+/* ---- changing columns -------------------------------------------------------------------- */
+
+static void run_sql(struct rows_test *t, const char *sql)
+{
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(t->f.db, &db), SQLITE_OK);
+    if (sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK)
+        fail_msg("%s: %s", sql, sqlite3_errmsg(db));
+    sqlite3_close(db);
+}
+
+struct column {
+    char table[32], name[32], type[16];
+};
+
+/* Changes one column of the n-th row; false: there is no such row, or an index forbids it. */
+static bool change(struct rows_test *t, const struct column *c, int row)
+{
+    char sql[512], value[96];
+    sqlite3 *db;
+    if (strcmp(c->type, "INTEGER") == 0)
+        snprintf(value, sizeof value, "%.31s + 1", c->name);
+    else if (strcmp(c->type, "TEXT") == 0)
+        snprintf(value, sizeof value, "%.31s || 'x'", c->name);
+    else
+        snprintf(value, sizeof value, "CAST(x'01' || substr(%.31s, 2) AS BLOB)", c->name);
+    /* Every row's tag is its own. */
+    snprintf(sql, sizeof sql,
+             "UPDATE OR IGNORE %.31s SET %.31s = %s"
+             " WHERE tag = (SELECT tag FROM %.31s ORDER BY tag LIMIT 1 OFFSET %d)",
+             c->table, c->name, value, c->table, row);
+    assert_int_equal(sqlite3_open(t->f.db, &db), SQLITE_OK);
+    if (sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK)
+        fail_msg("%s: %s", sql, sqlite3_errmsg(db));
+    bool changed = sqlite3_changes(db) > 0;
+    sqlite3_close(db);
+    return changed;
+}
+
+static size_t list_columns(struct rows_test *t, struct column *out, size_t cap)
+{
+    sqlite3 *db;
+    sqlite3_stmt *q;
+    size_t n = 0;
+    assert_int_equal(sqlite3_open(t->f.db, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db,
+                                        "SELECT m.name, c.name, c.type FROM sqlite_schema m,"
+                                        " pragma_table_info(m.name) c WHERE m.type = 'table'"
+                                        " AND m.name NOT LIKE 'sqlite_%'",
+                                        -1, &q, NULL),
+                     SQLITE_OK);
+    while (sqlite3_step(q) == SQLITE_ROW) {
+        assert_true(n < cap);
+        snprintf(out[n].table, 32, "%s", (const char *)sqlite3_column_text(q, 0));
+        snprintf(out[n].name, 32, "%s", (const char *)sqlite3_column_text(q, 1));
+        snprintf(out[n].type, 16, "%s", (const char *)sqlite3_column_text(q, 2));
+        n++;
+    }
+    sqlite3_finalize(q);
+    sqlite3_close(db);
+    return n;
+}
+
+static void copy_file(const char *from, const char *to)
+{
+    char buf[65536];
+    FILE *in = fopen(from, "r"), *out = fopen(to, "w");
+    assert_non_null(in);
+    assert_non_null(out);
+    for (size_t n; (n = fread(buf, 1, sizeof buf, in)) > 0;)
+        fwrite(buf, 1, n, out);
+    fclose(in);
+    fclose(out);
+}
+
+static void every_changed_column_is_noticed(void **state)
+{
+    struct rows_test *t = *state;
+    static struct transcript want, got;
+    static struct column columns[256];
+    char saved[256], wal[256];
+    populate(t);
+    store_close(t->f.st);
+    t->f.st = NULL;
+    snprintf(saved, sizeof saved, "%s/saved.db", t->f.dir);
+    snprintf(wal, sizeof wal, "%s-wal", t->f.db);
+    copy_file(t->f.db, saved);
+    read_everything(t, &want);
+    assert_false(want.refused);
+    size_t n = list_columns(t, columns, 256), changed = 0, flagged = 0;
+    for (size_t i = 0; i < n; i++)
+        for (int row = 0; row < 4; row++) {
+            char what[96];
+            unlink(wal);
+            copy_file(saved, t->f.db);
+            if (!change(t, &columns[i], row))
+                continue;
+            snprintf(what, sizeof what, "%.31s.%.31s row %d", columns[i].table, columns[i].name,
+                     row);
+            changed++;
+            read_everything(t, &got);
+            flagged += compare(&want, &got, what);
+        }
+    assert_true(changed > 250);
+    assert_true(flagged > 100); /* the others are of rows that only shorten a restore */
+}
+
+/* A deleted row is noticed where its absence would show. */
+static void a_deleted_row_is_noticed(void **state)
+{
+    struct rows_test *t = *state;
+    static struct transcript want, got;
+    char saved[256], wal[256];
+    static const char *const sql[] = {
+        "DELETE FROM meta WHERE key = 'block_tokens'",
+        "DELETE FROM configs WHERE session = 1",
+        "DELETE FROM strands WHERE id = 1",
+        "DELETE FROM tape WHERE strand = 2",
+        "DELETE FROM segments WHERE strand = 1",
+        "DELETE FROM events WHERE seq = 1",
+        "DELETE FROM params",
+    };
+    populate(t);
+    store_close(t->f.st);
+    t->f.st = NULL;
+    snprintf(saved, sizeof saved, "%s/saved.db", t->f.dir);
+    snprintf(wal, sizeof wal, "%s-wal", t->f.db);
+    copy_file(t->f.db, saved);
+    read_everything(t, &want);
+    for (size_t i = 0; i < sizeof sql / sizeof sql[0]; i++) {
+        unlink(wal);
+        copy_file(saved, t->f.db);
+        run_sql(t, sql[i]);
+        read_everything(t, &got);
+        if (i == 0 && got.refused)
+            continue;
+        if (!compare(&want, &got, sql[i]))
+            fail_msg("%s: not noticed", sql[i]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(every_changed_column_is_noticed, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_deleted_row_is_noticed, setup, teardown),
+    };
+    return !!cmocka_run_group_tests(tests, NULL, NULL);
+}
