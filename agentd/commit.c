@@ -30,8 +30,7 @@ void commit_free(struct commit *c)
     live_unpin(s);
 }
 
-/* ---- appending ----------------------------------------------------------------------------
- */
+/* ---- appending -------------------------------------------------------------------- */
 
 /* Room for one more in an array of *n objects of `size`; the array may move. NULL: failed. */
 static void *room(struct commit *c, void *array, size_t n, size_t *cap, size_t size)
@@ -154,8 +153,7 @@ void commit_turn(struct commit *c, const struct tape_turn *turn)
     c->c.turn = &c->turn;
 }
 
-/* ---- the way there and back ---------------------------------------------------------------
- */
+/* ---- the way there and back ------------------------------------------------------- */
 
 static void commit_run(struct job *j, void *ctx)
 {

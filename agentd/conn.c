@@ -83,8 +83,7 @@ void conn_close(struct conn *c)
     uv_close((uv_handle_t *)&c->pipe, on_closed);
 }
 
-/* ---- input --------------------------------------------------------------------------------
- */
+/* ---- input ------------------------------------------------------------------------ */
 
 /* Gives one piece of input (up to and without a newline, `ends` if there was one) to the line
  * that is being gathered. */
@@ -147,8 +146,7 @@ static void set_paused(struct conn *c, bool pause)
         conn_close(c);
 }
 
-/* ---- output -------------------------------------------------------------------------------
- */
+/* ---- output ----------------------------------------------------------------------- */
 
 static void on_written(uv_write_t *req, int status)
 {
@@ -225,8 +223,7 @@ bool conn_send_delta(struct conn *c, json_t *msg)
     return send_below(c, msg, CONN_DELTA_BYTES);
 }
 
-/* ---- accept -------------------------------------------------------------------------------
- */
+/* ---- accept ----------------------------------------------------------------------- */
 
 static enum err check_peer(struct conn *c, struct error *e)
 {

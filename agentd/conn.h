@@ -8,8 +8,8 @@
  * Output: whole lines, in order. Three kinds of room, so that a slow client loses deltas first
  * and durable events never (they are read again from the store when it drains):
  *
- *     conn_send_reply   always queued (bounded by the pause above); an overlong line is an
- * error conn_send_event   refused over CONN_EVENT_BYTES: the caller remembers and catches up
+ *     conn_send_reply   always queued (bounded by the pause above)
+ *     conn_send_event   refused over CONN_EVENT_BYTES: the caller catches up later
  *     conn_send_delta   refused over CONN_DELTA_BYTES: dropped, the caller owes a `gap`
  *
  * After a refusal the owner's `drained` runs once the queue is under CONN_LOW_BYTES.

@@ -11,6 +11,7 @@
 #include "agentd/turn.h"
 #include "base/encode.h"
 #include "base/log.h"
+#include "engine/unicode.h"
 
 #define BATCH_EVENTS 256
 #define BATCH_BYTES ((size_t)1 << 20)
@@ -26,8 +27,7 @@ struct subscription {
     bool gap_due;         /* something ephemeral was dropped */
 };
 
-/* ---- JSON ---------------------------------------------------------------------------------
- */
+/* ---- JSON ------------------------------------------------------------------------- */
 
 json_t *events_notification(const char *session_id, uint64_t seq, const char *json)
 {
@@ -52,29 +52,19 @@ json_t *events_payload(const struct daemon *d, const char *turn, const char *typ
     return fields;
 }
 
-/* Length of the UTF-8 character at s (n > 0 bytes), or 0: not one. */
-static size_t utf8_length(const uint8_t *s, size_t n)
+/* Bytes of the character at s, 0 if JSON text cannot hold what is there: NUL, or not UTF-8. */
+static size_t plain_length(const uint8_t *s, size_t n)
 {
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t len = s[0] < 0x80 ? 1 : s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
+    uint32_t cp = 0;
+    unsigned len = utf8_decode(s, n, &cp);
 
-    if (len == 1)
-        return 1;
-    if (s[0] < 0xc2 || s[0] > 0xf4 || len > n)
-        return 0;
-    uint32_t c = s[0] & (0x7fu >> len);
-    for (size_t i = 1; i < len; i++) {
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-        c = c << 6 | (s[i] & 0x3fu);
-    }
-    return c < least[len] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff) ? 0 : len;
+    return cp == 0 && len == 1 ? 0 : len;
 }
 
 static bool is_plain(const uint8_t *s, size_t n)
 {
     for (size_t i = 0; i < n;) {
-        size_t len = s[i] ? utf8_length(s + i, n - i) : 0;
+        size_t len = plain_length(s + i, n - i);
         if (!len)
             return false;
         i += len;
@@ -94,7 +84,7 @@ json_t *events_text(const void *bytes, size_t n)
     if (!out)
         return NULL;
     for (size_t i = 0; i < n;) {
-        size_t l = s[i] ? utf8_length(s + i, n - i) : 0;
+        size_t l = plain_length(s + i, n - i);
         memcpy(out + len, l ? (const char *)s + i : replacement, l ? l : 3);
         len += l ? l : 3;
         i += l ? l : 1;
@@ -117,8 +107,7 @@ json_t *events_item(const char *id, const char *kind, const void *bytes, size_t 
     return item;
 }
 
-/* ---- catching up --------------------------------------------------------------------------
- */
+/* ---- catching up ------------------------------------------------------------------ */
 
 /* A batch of stored events on its way to one reader. */
 struct batch {
@@ -215,7 +204,7 @@ static void go_live(struct subscription *sub)
     if (sub->live) {
         send_ephemeral(sub, state_message(s));
         if (s->turn)
-            turn_repeat_deltas(s->turn, sub);
+            turn_repeat_news(s->turn, sub);
     }
 }
 
@@ -279,8 +268,7 @@ static void catch_up(struct subscription *sub)
     store_thread_submit(s->daemon->store, &b->job);
 }
 
-/* ---- readers ------------------------------------------------------------------------------
- */
+/* ---- readers ---------------------------------------------------------------------- */
 
 static struct subscription *find(struct live *s, struct peer *p)
 {
@@ -333,8 +321,7 @@ void events_peer_drained(struct peer *p)
     }
 }
 
-/* ---- news ---------------------------------------------------------------------------------
- */
+/* ---- news ------------------------------------------------------------------------- */
 
 void events_publish(struct live *s, uint64_t seq, const char *json)
 {
@@ -381,6 +368,12 @@ void events_delta(struct live *s, const char *item, const char *kind, uint64_t o
 void events_delta_to(struct subscription *sub, const char *item, const char *kind, json_t *text)
 {
     send_ephemeral(sub, delta_message(sub->session, item, kind, 0, text));
+}
+
+void events_ephemeral_to(struct subscription *sub, const char *method, json_t *params)
+{
+    json_object_set_new(params, "sessionId", json_string(sub->session->id));
+    send_ephemeral(sub, rpc_notification(method, params));
 }
 
 void events_state(struct live *s)

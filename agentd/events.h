@@ -16,8 +16,7 @@
 
 struct peer;
 
-/* ---- readers ------------------------------------------------------------------------------
- */
+/* ---- readers ---------------------------------------------------------------------- */
 
 /* Attaches p to s, or moves the cursor of an attachment that is there. Call after the answer to
  * session/attach was sent. ERR_NOMEM. */
@@ -28,8 +27,7 @@ void events_peer_gone(struct peer *p);
 /* The peer's connection has room again. */
 void events_peer_drained(struct peer *p);
 
-/* ---- news ---------------------------------------------------------------------------------
- */
+/* ---- news ------------------------------------------------------------------------- */
 
 /* One durable event as it goes over the wire. `json` of a tape event holds everything but
  * sessionId and seq (events_payload). NULL when out of memory or not JSON. */
@@ -54,5 +52,6 @@ void events_delta_to(struct subscription *sub, const char *item, const char *kin
 void events_state(struct live *s);
 /* params is taken and gets sessionId. Ephemeral. */
 void events_ephemeral(struct live *s, const char *method, json_t *params);
+void events_ephemeral_to(struct subscription *sub, const char *method, json_t *params);
 
 #endif

@@ -32,8 +32,7 @@ static enum err set_address(struct sockaddr_un *a, const char *path, struct erro
     return OK;
 }
 
-/* ---- the folder ---------------------------------------------------------------------------
- */
+/* ---- the folder ------------------------------------------------------------------- */
 
 static enum err check_folder(const char *path, struct error *e)
 {
@@ -76,8 +75,7 @@ static enum err lock_folder(const char *path, int *fd, struct error *e)
     return OK;
 }
 
-/* ---- the socket ---------------------------------------------------------------------------
- */
+/* ---- the socket ------------------------------------------------------------------- */
 
 /* Whether the process that listens still exists. A child of a killed daemon that had not
  * reached its exec holds the socket open for a moment longer, and nobody ever answers. ESRCH:
@@ -189,8 +187,7 @@ void listen_close(struct listen *l)
     l->fd = -1;
 }
 
-/* ---- the service manager ------------------------------------------------------------------
- */
+/* ---- the service manager ---------------------------------------------------------- */
 
 enum err listen_notify(const char *state, struct error *e)
 {

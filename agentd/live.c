@@ -37,8 +37,7 @@ static const char *idle_reason(const char *s)
     return "";
 }
 
-/* ---- life ---------------------------------------------------------------------------------
- */
+/* ---- life ------------------------------------------------------------------------- */
 
 struct live *live_find(struct daemon *d, const char *id_or_name)
 {
@@ -111,8 +110,7 @@ void live_unpin(struct live *s)
         live_free(s);
 }
 
-/* ---- finding ------------------------------------------------------------------------------
- */
+/* ---- finding ---------------------------------------------------------------------- */
 
 struct lookup {
     struct job job;
@@ -178,8 +176,7 @@ void live_resolve(struct request *r, void (*then)(struct request *r, struct live
     store_thread_submit(r->daemon->store, &l->job);
 }
 
-/* ---- state and memory ---------------------------------------------------------------------
- */
+/* ---- state and memory ------------------------------------------------------------- */
 
 void live_set_state(struct live *s, enum live_state state, const char *reason)
 {
@@ -236,10 +233,9 @@ void live_free_all(struct daemon *d)
     }
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------
- */
+/* ---- JSON ------------------------------------------------------------------------- */
 
-json_t *live_json(const struct session_info *info, const struct live *live)
+json_t *live_json(const struct session_info *info, const struct live *live, bool whole)
 {
     const char *state = live ? live_state_name(live->state) : info->state;
     const char *reason = live ? live->reason : info->reason;
@@ -254,6 +250,8 @@ json_t *live_json(const struct session_info *info, const struct live *live)
                   (json_int_t)info->state_position, "resident", live && live->model.seq,
                   "config", config ? config : json_object());
 
+    if (!whole)
+        json_object_del(config, "functions");
     if (info->parent[0])
         json_object_set_new(j, "parent", json_string(info->parent));
     if (live && live->resume.happened)

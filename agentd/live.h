@@ -111,7 +111,8 @@ void live_drop_seq(struct live *s);
 /* At the end of the process, when no worker and no connection is left. */
 void live_free_all(struct daemon *d);
 
-/* The SESSION object of protocol.h, from a row and, where there is one, the live session. */
-json_t *live_json(const struct session_info *info, const struct live *live);
+/* The SESSION object of protocol.h, from a row and, where there is one, the live session.
+ * `whole`: with the tools' declarations in config. */
+json_t *live_json(const struct session_info *info, const struct live *live, bool whole);
 
 #endif

@@ -31,8 +31,7 @@ struct loop {
     int n_open; /* handles that were initialised */
 };
 
-/* ---- clients ------------------------------------------------------------------------------
- */
+/* ---- clients ---------------------------------------------------------------------- */
 
 static void on_line(struct conn *c, const char *line, size_t len, void *arg)
 {
@@ -82,8 +81,7 @@ static void on_connection(uv_stream_t *listener, int status)
     }
 }
 
-/* ---- workers ------------------------------------------------------------------------------
- */
+/* ---- workers ---------------------------------------------------------------------- */
 
 static void on_engine(uv_poll_t *p, int status, int events)
 {
@@ -103,8 +101,7 @@ static void on_store(uv_poll_t *p, int status, int events)
     store_thread_drain(l->daemon->store);
 }
 
-/* ---- the end ------------------------------------------------------------------------------
- */
+/* ---- the end ---------------------------------------------------------------------- */
 
 /* Until nothing is under way any more. */
 static void on_stopping(uv_timer_t *timer)
@@ -148,8 +145,7 @@ static void on_signal(uv_signal_t *h, int number)
     stop(l->daemon);
 }
 
-/* ---- life ---------------------------------------------------------------------------------
- */
+/* ---- life ------------------------------------------------------------------------- */
 
 static enum err uv_fail(struct error *e, const char *what, int rc)
 {

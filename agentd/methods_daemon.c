@@ -69,8 +69,7 @@ void method_model_status(struct request *r)
     request_reply(r, model_json(r->daemon));
 }
 
-/* ---- status -------------------------------------------------------------------------------
- */
+/* ---- status ----------------------------------------------------------------------- */
 
 struct status {
     struct job job;

@@ -100,8 +100,7 @@ static enum err read_name(struct call *c,
     return OK;
 }
 
-/* ---- new, fork ----------------------------------------------------------------------------
- */
+/* ---- new, fork -------------------------------------------------------------------- */
 
 /* Makes the session under its given name, or under the first drawn one that is free. */
 static enum err with_name(struct call *c, struct store *st,
@@ -214,8 +213,7 @@ void method_session_fork(struct request *r)
     live_resolve(r, fork_session);
 }
 
-/* ---- list, get ----------------------------------------------------------------------------
- */
+/* ---- list, get -------------------------------------------------------------------- */
 
 /* Rows are copied on the store's thread and become JSON on the loop's, where the live ones are.
  */
@@ -268,7 +266,8 @@ static void rows_done(struct job *j)
     json_t *list = json_array();
 
     for (size_t i = 0; i < r->n; i++) {
-        json_array_append_new(list, live_json(&r->rows[i], live_find(d, r->rows[i].id)));
+        json_array_append_new(list,
+                              live_json(&r->rows[i], live_find(d, r->rows[i].id), !r->is_list));
         session_info_fini(&r->rows[i]);
     }
     if (j->rc)
@@ -314,8 +313,7 @@ void method_session_get(struct request *r)
     live_resolve(r, get_session);
 }
 
-/* ---- rename, delete -----------------------------------------------------------------------
- */
+/* ---- rename, delete --------------------------------------------------------------- */
 
 static void rename_run(struct job *j, void *ctx)
 {
@@ -406,8 +404,7 @@ void method_session_delete(struct request *r)
     live_resolve(r, delete_session);
 }
 
-/* ---- usage --------------------------------------------------------------------------------
- */
+/* ---- usage ------------------------------------------------------------------------ */
 
 static bool add_usage(void *user, const struct tape_event *ev)
 {

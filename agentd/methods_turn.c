@@ -99,6 +99,15 @@ void method_approval_list(struct request *r)
     request_reply(r, json_pack("{s:o}", "approvals", turn_approvals(r->daemon)));
 }
 
+/* First answer wins. */
+static void refuse_answer(struct request *r, enum err rc, const struct error *e)
+{
+    if (rc == ERR_CONFLICT)
+        request_fail_kind(r, rc, "already_resolved", e);
+    else
+        request_fail(r, rc, e);
+}
+
 void method_approval_resolve(struct request *r)
 {
     static const char *const names[] = {"once", "session", "reject", NULL};
@@ -113,7 +122,7 @@ void method_approval_resolve(struct request *r)
         return;
     }
     if ((rc = turn_resolve_approval(r->daemon, id, (enum turn_outcome)outcome, &e)))
-        request_fail(r, rc, &e);
+        refuse_answer(r, rc, &e);
     else
         request_reply(r, json_pack("{s:s}", "outcome", names[outcome]));
 }
@@ -133,7 +142,7 @@ static void take_result(struct request *r, struct live *s)
         return;
     }
     if ((rc = turn_tool_result(s, id, content, len, is_error, &e)))
-        request_fail(r, rc, &e);
+        refuse_answer(r, rc, &e);
     else
         request_reply(r, json_object());
 }

@@ -118,6 +118,15 @@ void request_fail(struct request *r, enum err rc, const struct error *e)
     request_fail_code(r, rpc_code(rc), e);
 }
 
+void request_fail_kind(struct request *r, enum err rc, const char *kind, const struct error *e)
+{
+    json_t *m = rpc_error(r->id, rpc_code(rc), e);
+
+    json_object_set_new(json_object_get(json_object_get(m, "error"), "data"), "kind",
+                        json_string(kind));
+    answer(r, m);
+}
+
 void request_fail_params(struct request *r, const struct error *e)
 {
     bool is_form = e->code == ERR_FORMAT || e->code == ERR_INVAL;

@@ -56,6 +56,8 @@ void request_reply(struct request *r, json_t *result);
 void request_fail(struct request *r, enum err rc, const struct error *e);
 /* ERR_FORMAT of a field of params becomes -32602 invalid params. */
 void request_fail_params(struct request *r, const struct error *e);
+/* As request_fail, with a finer data.kind than the code's. */
+void request_fail_kind(struct request *r, enum err rc, const char *kind, const struct error *e);
 void request_fail_code(struct request *r, enum rpc_code code, const struct error *e);
 /* The waiting request with this id, or NULL. */
 struct request *request_find(struct peer *p, const json_t *id);

@@ -27,8 +27,7 @@ static void submit(struct live *s, struct seq_job *j, void (*run)(struct job *, 
     engine_thread_submit(s->daemon->engine, &j->job);
 }
 
-/* ---- work ---------------------------------------------------------------------------------
- */
+/* ---- work ------------------------------------------------------------------------- */
 
 static void run_input(struct job *job, void *ctx)
 {
@@ -64,8 +63,7 @@ void seq_job_generate(struct live *s, struct seq_job *j, const struct generate_o
     submit(s, j, run_generate, then);
 }
 
-/* ---- import -------------------------------------------------------------------------------
- */
+/* ---- import ----------------------------------------------------------------------- */
 
 static void run_open(struct job *job, void *ctx)
 {
@@ -128,8 +126,7 @@ void seq_job_rebuild(struct live *s, struct seq_job *j, struct seq *seq,
     submit(s, j, run_rebuild, then);
 }
 
-/* ---- nobody waits for these ---------------------------------------------------------------
- */
+/* ---- nobody waits for these ------------------------------------------------------- */
 
 static void done_alone(struct live *s, struct seq_job *j)
 {
@@ -177,8 +174,7 @@ void seq_job_free(struct live *s, struct seq *seq)
     submit_alone(s, seq, run_free);
 }
 
-/* ---- export -------------------------------------------------------------------------------
- */
+/* ---- export ----------------------------------------------------------------------- */
 
 /* One block for all planes and the tip; sizes are known, parts are aligned to 64 bytes. */
 static enum err allocate(const struct state_layout *l, struct state_copy *c, struct error *e)

@@ -17,8 +17,7 @@
 static const char *const approve_names[] = {"ask", "never", "auto", NULL};
 static const char *const thinking_names[] = {"chat", "thinking", NULL};
 
-/* ---- tools --------------------------------------------------------------------------------
- */
+/* ---- tools ------------------------------------------------------------------------ */
 
 /* The daemon's tools that params.tools names; all of them when it names none. */
 static enum err daemon_functions(const json_t *params, json_t **out, struct error *e)
@@ -112,8 +111,7 @@ static enum err add_client_functions(const json_t *params, json_t *functions,
     return rc;
 }
 
-/* ---- the rest -----------------------------------------------------------------------------
- */
+/* ---- the rest --------------------------------------------------------------------- */
 
 static enum err read_limits(const json_t *params, uint64_t draw, json_t *c, struct error *e)
 {
@@ -183,8 +181,7 @@ enum err session_config_from_params(const json_t *params, uint64_t draw, char **
     return OK;
 }
 
-/* ---- loading ------------------------------------------------------------------------------
- */
+/* ---- loading ---------------------------------------------------------------------- */
 
 static enum err read_stored(struct session_config *c, struct error *e)
 {

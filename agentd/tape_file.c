@@ -11,8 +11,7 @@
 #define MARK_BYTES (2 * 8)
 #define MAX_BYTES ((size_t)12 << 30)
 
-/* ---- writing ------------------------------------------------------------------------------
- */
+/* ---- writing ---------------------------------------------------------------------- */
 
 static enum err put(struct buf *b, const uint64_t *v, size_t n, struct error *e)
 {
@@ -54,8 +53,7 @@ enum err tape_file_write(int fd, const struct tape *t, struct error *e)
     return v->n_ids ? fs_write(fd, "tape", v->ids, v->n_ids * sizeof(*v->ids), e) : OK;
 }
 
-/* ---- reading ------------------------------------------------------------------------------
- */
+/* ---- reading ---------------------------------------------------------------------- */
 
 struct cursor {
     const uint8_t *p;

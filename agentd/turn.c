@@ -11,8 +11,7 @@
 
 #define PROGRESS_NS UINT64_C(100000000)
 
-/* ---- the table ----------------------------------------------------------------------------
- */
+/* ---- the table -------------------------------------------------------------------- */
 
 #define TO(phase) (1u << (phase))
 
@@ -50,8 +49,7 @@ void turn_move(struct turn *t, enum turn_phase to)
         live_set_state(t->session, states[to], "");
 }
 
-/* ---- life ---------------------------------------------------------------------------------
- */
+/* ---- life ------------------------------------------------------------------------- */
 
 struct turn *turn_new(struct live *s, const char *id)
 {
@@ -106,8 +104,7 @@ void turn_go(struct turn *t)
     }
 }
 
-/* ---- what a commit of a turn holds --------------------------------------------------------
- */
+/* ---- what a commit of a turn holds ------------------------------------------------ */
 
 void turn_keep_digest(struct turn *t, const struct tape_segment *seg,
                       const struct seq_digest *digest)
@@ -176,8 +173,7 @@ void turn_commit_end(struct turn *t, struct commit *c, const char *reason)
     commit_row(t, c, true, reason);
 }
 
-/* ---- ends ---------------------------------------------------------------------------------
- */
+/* ---- ends ------------------------------------------------------------------------- */
 
 void turn_over(struct turn *t, const char *reason)
 {
@@ -303,11 +299,11 @@ bool turn_cancel(struct live *s)
 
 void turn_abandon(struct turn *t)
 {
-    turn_tools_abandon(t);
+    if (t->tools)
+        turn_tools_drop(t->tools);
 }
 
-/* ---- engine, saver ------------------------------------------------------------------------
- */
+/* ---- engine, saver ---------------------------------------------------------------- */
 
 static void on_fatal(struct daemon *d, const struct engine_note *n)
 {
@@ -364,14 +360,15 @@ void turn_on_saver(struct turn *t)
         turn_feed_on_saver(t);
 }
 
-void turn_repeat_deltas(const struct turn *t, struct subscription *to)
+void turn_repeat_news(const struct turn *t, struct subscription *to)
 {
     if (t->phase == TURN_RUN)
         run_repeat_deltas(t, to);
+    if (t->phase == TURN_TOOLS)
+        turn_repeat_approvals(t, to);
 }
 
-/* ---- small news ---------------------------------------------------------------------------
- */
+/* ---- small news ------------------------------------------------------------------- */
 
 void turn_progress(struct turn *t, const char *phase, uint64_t done, uint64_t total,
                    uint64_t t0_ns)

@@ -9,7 +9,8 @@
  *     FEED     prefill     turn_feed.c     what the tape has past the computed position
  *     RUN      generating  turn_run.c      the model writes, or forced tokens are taken
  *     STEP     generating  turn_step.c     the run's tape commit, calls included
- *     TOOLS    tool        turn_tools.c    calls run, wait for an approval or a client
+ *     TOOLS    tool        turn_tools.c    calls run, wait for an approval or a client (state
+ *                                          requires_action); turn_calls.c decides which
  *     RESULTS  tool        turn_tools.c    the tape commit of the results, then FEED again
  *     END      any         turn.c          the tape commit that ends it early
  *     OVER     idle
@@ -52,8 +53,7 @@ NODISCARD enum err turn_tool_result(struct live *s, const char *call_id, const v
 /* [{approvalId, sessionId, callId, name, arguments}...] of all sessions. */
 json_t *turn_approvals(const struct daemon *d);
 
-/* ---- called by the rest of the loop -------------------------------------------------------
- */
+/* ---- called by the rest of the loop ----------------------------------------------- */
 
 /* engine_listener.event; arg is the daemon. */
 void turn_on_engine(const struct engine_note *n, void *arg);
@@ -61,8 +61,9 @@ void turn_on_engine(const struct engine_note *n, void *arg);
 void turn_on_saver(struct turn *t);
 /* Sends sampled ids that are not on the tape yet to the store. */
 void turn_flush(struct turn *t);
-/* Tells a new reader what was written so far of items that are not durable yet. */
-void turn_repeat_deltas(const struct turn *t, struct subscription *to);
+/* Tells a new reader what is not in the events: text so far of items to come, approvals that
+ * are due. */
+void turn_repeat_news(const struct turn *t, struct subscription *to);
 /* A durable event of type error; the turn, if any, goes on. */
 void turn_say_error(struct live *s, const struct error *e);
 /* Bytes of a state commit, for the ledger of the turn (or of the last one). */

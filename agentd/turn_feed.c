@@ -63,8 +63,7 @@ enum err feed_from_commit(struct turn *t, const struct commit *c, struct error *
     return fill(&t->feed, c->c.position, c->ids, c->c.n_ids, c->segments, c->c.n_segments, e);
 }
 
-/* ---- reading the tape ---------------------------------------------------------------------
- */
+/* ---- reading the tape ------------------------------------------------------------- */
 
 /* The sequence stopped inside an earlier segment (a cancelled prefill): the rest of that
  * segment comes first, and only the store has it. */
@@ -117,8 +116,7 @@ static void read_tape(struct turn *t)
     store_thread_submit(t->session->daemon->store, &r->job);
 }
 
-/* ---- feeding ------------------------------------------------------------------------------
- */
+/* ---- feeding ---------------------------------------------------------------------- */
 
 static void feed_next(struct turn *t);
 

@@ -11,8 +11,7 @@
 #define MAX_SEGMENT_BYTES ((size_t)64 << 20)
 #define MAX_SEGMENT_IDS ((size_t)32 << 20)
 
-/* ---- how the tape ends --------------------------------------------------------------------
- */
+/* ---- how the tape ends ------------------------------------------------------------ */
 
 static enum err look_at_end(struct input_build *b, struct store *st, const char *session,
                             struct error *e)
@@ -43,8 +42,7 @@ static enum err look_at_end(struct input_build *b, struct store *st, const char 
     return OK;
 }
 
-/* ---- a turn that was left unfinished ------------------------------------------------------
- */
+/* ---- a turn that was left unfinished ---------------------------------------------- */
 
 /* Only after a tape commit that failed: the row says unfinished, and no turn is live. */
 struct leftover {
@@ -92,8 +90,7 @@ static enum err close_leftover(struct commit *c, struct store *st, struct error 
     return tape_commit(st, &close, NULL, e);
 }
 
-/* ---- results ------------------------------------------------------------------------------
- */
+/* ---- results ---------------------------------------------------------------------- */
 
 /* Adds results of the last turn's calls that are not on the tape: it was cancelled, or this is
  * a fork that left before they were put there. */
@@ -160,8 +157,7 @@ static enum err add_results(struct chat_segment *seg, const struct tool_step *ts
     return rc;
 }
 
-/* ---- the segment --------------------------------------------------------------------------
- */
+/* ---- the segment ------------------------------------------------------------------ */
 
 static enum err open_tape(struct chat_segment *seg, const struct input_build *b,
                           struct error *e)

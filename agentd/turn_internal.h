@@ -143,8 +143,7 @@ struct turn {
     uint64_t progress_ns; /* last session/progress */
 };
 
-/* ---- turn.c -------------------------------------------------------------------------------
- */
+/* ---- turn.c ----------------------------------------------------------------------- */
 
 /* A turn in phase ACCEPT (or, for a recovered one, about to RESTORE), hung into its session. */
 struct turn *turn_new(struct live *s, const char *id);
@@ -177,8 +176,7 @@ void turn_item_id(const struct turn *t, uint32_t step, const char *what, char *o
 /* Runs of params.forced (as sent, or as stored: {ids}). ERR_INVAL names the entry. */
 enum err turn_read_forced(struct turn *t, const json_t *list, struct error *e);
 
-/* ---- turn_input.c (store's thread, as commit.prepare) --------------------------------------
- */
+/* ---- turn_input.c (store's thread, as commit.prepare) ----------------------------- */
 
 /* What building an input segment needs, plain and constant: made by the loop, read by the
  * store's thread. */
@@ -195,16 +193,14 @@ struct input_build {
 /* commit.user is a struct input_build. */
 enum err turn_prepare_input(struct commit *c, struct store *st, struct error *e);
 
-/* ---- turn_restore.c -----------------------------------------------------------------------
- */
+/* ---- turn_restore.c --------------------------------------------------------------- */
 
 void turn_restore(struct turn *t);
 void turn_restore_cancel(struct turn *t);
 void turn_restore_on_engine(struct turn *t, const struct engine_note *n);
 void restore_free(struct restore *r);
 
-/* ---- turn_feed.c --------------------------------------------------------------------------
- */
+/* ---- turn_feed.c ------------------------------------------------------------------ */
 
 /* Takes ids and segments of `tape` from the computed position on; the tape may be freed. */
 NODISCARD enum err feed_from_tape(struct turn *t, const struct tape *tape, struct error *e);
@@ -220,8 +216,7 @@ void turn_feed_on_saver(struct turn *t);
 void turn_count(struct turn *t, uint64_t position, enum segment_kind new_kind);
 void turn_save_midway(struct turn *t, uint64_t input_end);
 
-/* ---- turn_run.c ---------------------------------------------------------------------------
- */
+/* ---- turn_run.c ------------------------------------------------------------------- */
 
 /* A run that begins at `start`; the n ids are on the tape already (after a restart). */
 void turn_run(struct turn *t, uint64_t start, const uint32_t *ids, size_t n);
@@ -231,23 +226,18 @@ void run_free(struct run *r);
 void run_commit_ids(struct turn *t, struct commit *c);
 void run_repeat_deltas(const struct turn *t, struct subscription *to);
 
-/* ---- turn_step.c --------------------------------------------------------------------------
- */
+/* ---- turn_step.c ------------------------------------------------------------------ */
 
 /* The run is done: commits it and everything that follows from it. */
 void turn_step(struct turn *t);
 
-/* ---- turn_tools.c -------------------------------------------------------------------------
- */
+/* ---- turn_calls.c ----------------------------------------------------------------- */
 
 /* The calls of a run, checked, none begun; NULL when out of memory. */
 struct tool_step *tool_step_new(struct turn *t);
+/* What still runs is killed. */
 void tool_step_free(struct tool_step *ts);
-/* The same from the tape, after a restart: open calls become interrupted or wait again. */
-void turn_tools(struct turn *t);
-void turn_tools_cancel(struct turn *t);
-void turn_tools_abandon(struct turn *t);
-/* Fills call i as a call record. */
+/* Fills a call record for the tape. */
 void step_call_record(const struct turn *t, const struct step_call *c, struct tape_call *out);
 /* The items of call and result. */
 void step_call_event(struct turn *t, struct commit *c, const struct step_call *call);
@@ -257,6 +247,18 @@ void step_call_set(struct step_call *c, enum call_status status, bool is_error,
                    const void *bytes, size_t n);
 /* Counts one call; the number of identical ones in a row, this one included. */
 uint32_t loop_guard_count(struct loop_guard *g, const char *name, const char *arguments);
+
+/* ---- turn_tools.c ----------------------------------------------------------------- */
+
+/* Begins every call of t->tools that has no outcome; outcomes that are not on the tape yet
+ * (calls that a restart found interrupted) are written. */
+void turn_tools(struct turn *t);
+/* The turn has to stop: kills what runs, and goes on to its end when that is over. */
+void turn_tools_cancel(struct turn *t);
+/* Kills what runs and forgets who was asked. Nothing is committed. */
+void turn_tools_drop(struct tool_step *ts);
+/* Asks a new reader for the approvals that are due. */
+void turn_repeat_approvals(const struct turn *t, struct subscription *to);
 
 #define LOOP_NOTE 3 /* identical calls in a row that draw a note */
 #define LOOP_STOP 5 /* that stop the turn */

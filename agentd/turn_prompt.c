@@ -11,8 +11,7 @@
 #define MAX_FORCED_RUNS 4096
 #define MAX_FORCED_IDS ((size_t)4 << 20)
 
-/* ---- forced runs --------------------------------------------------------------------------
- */
+/* ---- forced runs ------------------------------------------------------------------ */
 
 static enum err read_ids(const json_t *list, uint32_t vocab, struct ids *out, struct error *e)
 {
@@ -92,8 +91,7 @@ static json_t *forced_json(const struct turn *t)
     return list;
 }
 
-/* ---- parameters ---------------------------------------------------------------------------
- */
+/* ---- parameters ------------------------------------------------------------------- */
 
 /* Text parts are joined by a blank line. */
 static enum err read_content(const json_t *params, struct buf *out, struct error *e)
@@ -147,8 +145,7 @@ static enum err read_params(struct turn *t, const json_t *params, struct buf *te
     return t->client_message ? OK : err_set(e, ERR_NOMEM, "prompt");
 }
 
-/* ---- the commit ---------------------------------------------------------------------------
- */
+/* ---- the commit ------------------------------------------------------------------- */
 
 static json_t *receipt(const char *turn, uint64_t seq)
 {

@@ -46,8 +46,7 @@ static void found_free(struct found *f)
     free(f);
 }
 
-/* ---- store's thread -----------------------------------------------------------------------
- */
+/* ---- store's thread --------------------------------------------------------------- */
 
 static char *copy(const char *s)
 {
@@ -155,8 +154,7 @@ static void recovery_run(struct job *j, void *ctx)
     }
 }
 
-/* ---- loop ---------------------------------------------------------------------------------
- */
+/* ---- loop ------------------------------------------------------------------------- */
 
 static enum err read_row(struct turn *t, struct found *f, struct error *e)
 {

@@ -1,9 +1,10 @@
 /* RESTORE: brings a session's state back into memory.
  *
- *     find (store)    tape, and what of its state is there: exact (a tip), deep (rows only),
- * cold open (engine)   a sequence with room for the rows read (store)    planes and tip
- * straight into it, verified tip (engine)    exact: all becomes visible at once; or rebuild
- * deep: the windows are computed again from the planes
+ *     find     store   the tape, and what there is: exact (a tip), deep (rows), or cold
+ *     open     engine  a sequence with room for the rows
+ *     read     store   planes and tip straight into it, verified
+ *     tip      engine  exact: all becomes visible at once; or
+ *     rebuild  engine  deep: the windows are computed again from the planes
  *
  * Damage shortens what can be restored: then everything begins again with what is left, and
  * each round is shorter than the one before. What no state covers is computed by FEED. */
@@ -30,7 +31,6 @@ struct restore {
     uint64_t state_position; /* of the last state commit, before anything was set aside */
     bool is_short;           /* less was found or read than the last state commit holds */
     bool no_tip;             /* the engine refused the tip: rows only */
-    bool rebuilding;
     atomic_bool cancelled; /* for the reader on the store's thread */
     uint64_t t0_ns, find_ns, import0_ns, replay0_ns;
 };
@@ -81,8 +81,7 @@ static struct turn *back(struct restore *r)
     return stops(t) ? NULL : t;
 }
 
-/* ---- the end ------------------------------------------------------------------------------
- */
+/* ---- the end ---------------------------------------------------------------------- */
 
 static void finish(struct turn *t, enum resume_mode mode)
 {
@@ -122,8 +121,7 @@ static void finish(struct turn *t, enum resume_mode mode)
     turn_feed(t);
 }
 
-/* ---- engine -------------------------------------------------------------------------------
- */
+/* ---- engine ----------------------------------------------------------------------- */
 
 static void fail_engine(struct turn *t, struct seq_job *j)
 {
@@ -161,7 +159,6 @@ static void rebuild(struct turn *t)
 {
     struct restore *r = t->restore;
 
-    r->rebuilding = true;
     r->replay0_ns = daemon_now_ns(t->session->daemon);
     t->engine_busy = true;
     seq_job_rebuild(t->session, &t->job, t->session->model.seq, &r->tape.view, RESUME_DEEP,
@@ -211,8 +208,7 @@ static void tip_taken(struct live *s, struct seq_job *j)
         finish(t, RESUME_EXACT);
 }
 
-/* ---- store: reading -----------------------------------------------------------------------
- */
+/* ---- store: reading --------------------------------------------------------------- */
 
 static bool on_read(void *user, enum head_stage stage, uint64_t done, uint64_t total)
 {
@@ -275,8 +271,7 @@ static void read_done(struct job *j)
                        tip_taken);
 }
 
-/* ---- engine: room -------------------------------------------------------------------------
- */
+/* ---- engine: room ----------------------------------------------------------------- */
 
 static void opened(struct live *s, struct seq_job *j)
 {
@@ -298,8 +293,7 @@ static void opened(struct live *s, struct seq_job *j)
     submit(t, read_run, read_done);
 }
 
-/* ---- store: finding -----------------------------------------------------------------------
- */
+/* ---- store: finding --------------------------------------------------------------- */
 
 /* Rows without a tip cost a replay of up to layout.replay_tokens; so they are worth it only if
  * they reach further than that past the tip. */

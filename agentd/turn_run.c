@@ -8,8 +8,8 @@
 #include "agentd/turn_internal.h"
 #include "base/fault.h"
 
-#define FLUSH_IDS 16 /* sampled ids that a crash may lose; they are sampled again to the same  \
-                      */
+/* Sampled ids that a crash may lose; they are sampled again to the same. */
+#define FLUSH_IDS 16
 
 enum { SHOWN_REASONING, SHOWN_ASSISTANT };
 
@@ -22,8 +22,7 @@ void run_free(struct run *r)
     free(r);
 }
 
-/* ---- out to the readers -------------------------------------------------------------------
- */
+/* ---- out to the readers ----------------------------------------------------------- */
 
 static enum err on_chat(void *user, const struct chat_event *ev, struct error *e)
 {
@@ -83,8 +82,7 @@ static void learn(struct turn *t, size_t n)
     }
 }
 
-/* ---- to the tape --------------------------------------------------------------------------
- */
+/* ---- to the tape ------------------------------------------------------------------ */
 
 void run_commit_ids(struct turn *t, struct commit *c)
 {
@@ -124,8 +122,7 @@ void turn_flush(struct turn *t)
     commit_submit(c, flushed);
 }
 
-/* ---- the engine ---------------------------------------------------------------------------
- */
+/* ---- the engine ------------------------------------------------------------------- */
 
 static void finish(struct turn *t)
 {

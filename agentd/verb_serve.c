@@ -1,8 +1,7 @@
 /* agentd serve: start-up in order, one run of the loop, teardown in reverse.
  *
- *     signals, log -> control socket (is a daemon there already?) -> store (lock, scan) ->
- * model
- *     -> tools -> threads -> loop -> turns that were cut go on -> READY */
+ *     log -> control socket (is a daemon there already?) -> store (lock, scan) -> model ->
+ *     tools -> threads -> loop -> turns that were cut go on -> READY */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -47,8 +47,7 @@ static void fail(struct verify *v, enum err rc, const struct error *e)
     v->request = NULL;
 }
 
-/* ---- the process --------------------------------------------------------------------------
- */
+/* ---- the process ------------------------------------------------------------------ */
 
 static void answer(struct verify *v)
 {
@@ -132,8 +131,7 @@ static enum err start(struct verify *v, struct error *e)
     return OK;
 }
 
-/* ---- the tape -----------------------------------------------------------------------------
- */
+/* ---- the tape --------------------------------------------------------------------- */
 
 static void load_run(struct job *j, void *ctx)
 {

@@ -9,8 +9,7 @@
 #include "agentd/peer.h"
 #include "agentd/store_thread.h"
 
-/* ---- the answer ---------------------------------------------------------------------------
- */
+/* ---- the answer ------------------------------------------------------------------- */
 
 struct outcome {
     struct job job;
@@ -99,8 +98,7 @@ static void answer(struct request *r, struct live *s)
     store_thread_submit(s->daemon->store, &o->job);
 }
 
-/* ---- waiting ------------------------------------------------------------------------------
- */
+/* ---- waiting ---------------------------------------------------------------------- */
 
 /* request.waits_in of a waiting request. */
 struct waiter {

@@ -45,8 +45,7 @@ static int lines_of(const struct daemon_fixture *d, const char *name)
     return n;
 }
 
-/* ---- a client that retries until it is answered --------------------------------------------
- */
+/* ---- a client that retries until it is answered ----------------------------------- */
 
 /* What one client was told before the daemon died. */
 struct told {
@@ -115,8 +114,7 @@ static void drive(const struct daemon_fixture *d, struct told *t)
     client_free(c);
 }
 
-/* ---- what must hold afterwards -------------------------------------------------------------
- */
+/* ---- what must hold afterwards ---------------------------------------------------- */
 
 static void check_prefix(const json_t *before, const json_t *after)
 {
@@ -244,8 +242,7 @@ static bool crash_once(const char *fault, bool verify)
     return !survived;
 }
 
-/* ---- the matrix ----------------------------------------------------------------------------
- */
+/* ---- the matrix ------------------------------------------------------------------- */
 
 static void test_each_barrier(void **state)
 {

@@ -72,8 +72,7 @@ static json_int_t session_figure(struct client *c, const char *id, const char *k
     return int_of(s, key);
 }
 
-/* ---- kills and ends -----------------------------------------------------------------------
- */
+/* ---- kills and ends --------------------------------------------------------------- */
 
 static void test_idle_session_comes_back_from_ssd(void **state)
 {
@@ -172,8 +171,7 @@ static void test_state_inside_a_long_segment(void **state)
     daemon_remove(&d);
 }
 
-/* ---- memory -------------------------------------------------------------------------------
- */
+/* ---- memory ----------------------------------------------------------------------- */
 
 static void test_eviction(void **state)
 {
@@ -206,8 +204,7 @@ static void test_eviction(void **state)
     daemon_remove(&d);
 }
 
-/* ---- damage -------------------------------------------------------------------------------
- */
+/* ---- damage ----------------------------------------------------------------------- */
 
 /* Calls fn for each pack file. */
 static void each_pack(const struct daemon_fixture *d, void (*fn)(const char *path))
@@ -293,8 +290,7 @@ static void test_damage_is_computed_again(void **state)
     come_back_after(damage_pack);
 }
 
-/* ---- forks --------------------------------------------------------------------------------
- */
+/* ---- forks ------------------------------------------------------------------------ */
 
 static void test_fork_at_an_event(void **state)
 {
@@ -340,8 +336,7 @@ static void test_fork_at_an_event(void **state)
     daemon_remove(&d);
 }
 
-/* ---- recorded mode ------------------------------------------------------------------------
- */
+/* ---- recorded mode ---------------------------------------------------------------- */
 
 #define FORCED_RUN(command)                                                                      \
     "ok</think>\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"run\">\n<｜DSML｜ parameter " \
@@ -402,8 +397,7 @@ static void test_recorded_mode_with_a_kill(void **state)
     daemon_remove(&d);
 }
 
-/* ---- the same words ------------------------------------------------------------------------
- */
+/* ---- the same words --------------------------------------------------------------- */
 
 struct collector {
     json_t *items;

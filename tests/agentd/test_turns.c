@@ -35,8 +35,7 @@ static json_int_t int_of(const json_t *o, const char *key)
     return json_integer_value(json_object_get(o, key));
 }
 
-/* ---- a reader that keeps what it sees -----------------------------------------------------
- */
+/* ---- a reader that keeps what it sees --------------------------------------------- */
 
 struct reader {
     struct client *client;
@@ -172,8 +171,7 @@ static bool exists(const char *folder, const char *name)
     return access(path, F_OK) == 0;
 }
 
-/* ---- the loop -----------------------------------------------------------------------------
- */
+/* ---- the loop --------------------------------------------------------------------- */
 
 static void test_tool_loop_and_two_readers(void **state)
 {
@@ -285,8 +283,7 @@ static void test_two_turns_compute_only_the_new(void **state)
     daemon_remove(&d);
 }
 
-/* ---- limits -------------------------------------------------------------------------------
- */
+/* ---- limits ----------------------------------------------------------------------- */
 
 static void one_turn(const char *script, const char *params, const char *reason,
                      struct reader *keep, struct daemon_fixture *d)
@@ -362,8 +359,7 @@ static void test_leaked_markup_is_no_end(void **state)
     daemon_remove(&d);
 }
 
-/* ---- receipts -----------------------------------------------------------------------------
- */
+/* ---- receipts --------------------------------------------------------------------- */
 
 static json_t *prompt_with_message(const char *id, const char *message)
 {
@@ -405,8 +401,7 @@ static void test_repeated_message_gives_the_first_receipt(void **state)
     daemon_remove(&d);
 }
 
-/* ---- cancelling ---------------------------------------------------------------------------
- */
+/* ---- cancelling ------------------------------------------------------------------- */
 
 /* Cancels in the given public state; then the session takes another prompt and answers it. */
 static void cancel_in(const char *script, const char *params, const char *when)
@@ -501,8 +496,7 @@ static void test_cancel_while_stalled(void **state)
     daemon_remove(&d);
 }
 
-/* ---- approvals and clients' tools ---------------------------------------------------------
- */
+/* ---- approvals and clients' tools ------------------------------------------------- */
 
 static const json_t *other(struct reader *r, const char *method)
 {
@@ -596,8 +590,7 @@ static void test_client_tool(void **state)
     daemon_remove(&d);
 }
 
-/* ---- readers that stop reading ------------------------------------------------------------
- */
+/* ---- readers that stop reading ---------------------------------------------------- */
 
 /* Appends a constant; how far. */
 static size_t put(char *at, const char *text)
@@ -684,8 +677,7 @@ static void test_a_reader_that_stops_blocks_nobody(void **state)
     daemon_remove(&d);
 }
 
-/* ---- odd lines ----------------------------------------------------------------------------
- */
+/* ---- odd lines -------------------------------------------------------------------- */
 
 static void test_odd_lines(void **state)
 {

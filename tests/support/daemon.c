@@ -157,8 +157,7 @@ void daemon_remove(struct daemon_fixture *d)
     tempdir_remove(d->dir);
 }
 
-/* ---- calls --------------------------------------------------------------------------------
- */
+/* ---- calls ------------------------------------------------------------------------ */
 
 struct client *daemon_connect(const struct daemon_fixture *d, client_notify_fn *notify,
                               void *user)
