@@ -110,12 +110,17 @@ static enum err open_tools(struct service *s, struct error *e)
     snprintf(s->socket_dir, sizeof(s->socket_dir), "%s", s->socket);
     if ((slash = strrchr(s->socket_dir, '/')))
         *slash = '\0';
-    const char *const hidden[] = {s->db, s->packs, s->state,
-                                  s->socket[0] == '/' ? s->socket : NULL, NULL};
+    /* SQLite keeps recent pages, and so session text, in two files beside the database. */
+    char wal[FS_PATH_BYTES], shm[FS_PATH_BYTES];
+    const char *const hidden[] = {
+        s->db, wal, shm, s->packs, s->state, s->socket[0] == '/' ? s->socket : NULL, NULL};
     const struct tools_config config = {.hidden = hidden};
     enum err rc = fs_mkdir_p(s->spill, e);
 
-    return rc ? rc : tools_open(&config, &s->tools, e);
+    if (rc || (rc = fs_path(wal, sizeof(wal), e, "%s-wal", s->db)) ||
+        (rc = fs_path(shm, sizeof(shm), e, "%s-shm", s->db)))
+        return rc;
+    return tools_open(&config, &s->tools, e);
 }
 
 /* A child of a killed daemon that had not reached its exec holds the lock for a moment longer.
