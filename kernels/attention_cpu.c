@@ -1,5 +1,9 @@
-/* Attention: keys of a query are decoded once, then heads in blocks: scores as a product of
- * heads by keys, softmax, and the weighted sum of the same keys. */
+/* Attention: what a query sees is decoded, then heads in blocks: scores as a product of heads
+ * by keys, softmax, and the weighted sum of the same keys.
+ *
+ * Neighbouring queries see almost the same keys, so a thread keeps decoded ones: window keys by
+ * position modulo the window, rows by number modulo a table. A row whose place another row of
+ * the same query holds is decoded beside the table. Keys in f32 are used where they are. */
 #include <assert.h>
 #include <math.h>
 
@@ -11,11 +15,12 @@
 /* Scratch of one thread. */
 struct work {
     const uint8_t **list; /* [n_max] what the query sees */
-    const void **key;     /* [n_max] rows of `keys` */
-    float *keys;          /* [n_max][d] */
+    const void **key;     /* [n_max] the same decoded, f32 [d] each */
     float *score;         /* [HEADS][n_max] */
-    size_t query;         /* whose keys these are */
-    size_t n;
+    float *cache;         /* [n_cache + n_sel + 1][d]: places, decoded beside, zeros */
+    const uint8_t **tag;  /* [n_cache] whose row a place holds */
+    size_t *user;         /* [n_cache] the last query that used it, from 1 */
+    size_t query, n;      /* whose keys these are, from 1; how many */
 };
 
 struct attention_job {
@@ -23,17 +28,72 @@ struct attention_job {
     const struct k_attention *a;
     uint8_t *scratch;
     size_t stride, n_max, head_blocks;
+    size_t n_window, n_table; /* places for window keys and for rows (a power of two) */
 };
+
+static size_t n_cache(const struct attention_job *job)
+{
+    return job->n_window + job->n_table;
+}
+
+static size_t work_bytes(const struct attention_job *job)
+{
+    size_t floats = HEADS * job->n_max + (n_cache(job) + job->a->n_sel + 1) * job->a->d;
+    return floats * sizeof(float) + 2 * job->n_max * sizeof(void *) +
+           n_cache(job) * (sizeof(void *) + sizeof(size_t)) + 64;
+}
 
 static struct work work_of(const struct attention_job *job, uint32_t thread)
 {
     uint8_t *p = job->scratch + thread * job->stride;
-    struct work w = {.query = SIZE_MAX};
-    w.keys = (float *)(void *)p;
-    w.score = w.keys + job->n_max * job->a->d;
-    w.list = (const uint8_t **)(void *)(w.score + HEADS * job->n_max);
+    struct work w = {.query = 0};
+    w.list = (const uint8_t **)(void *)p;
     w.key = (const void **)(w.list + job->n_max);
+    w.tag = (const uint8_t **)(void *)(w.key + job->n_max);
+    w.user = (size_t *)(void *)(w.tag + n_cache(job));
+    w.score = (float *)(void *)(w.user + n_cache(job));
+    w.cache = w.score + HEADS * job->n_max;
+    memset(w.tag, 0, n_cache(job) * sizeof *w.tag);
+    memset(w.user, 0, n_cache(job) * sizeof *w.user);
+    memset(w.cache + (n_cache(job) + job->a->n_sel) * job->a->d, 0,
+           job->a->d * sizeof *w.cache);
     return w;
+}
+
+/* The place of a stored row in the cache. */
+static size_t place_of(const struct attention_job *job, const uint8_t *row, bool window)
+{
+    const struct k_attention *a = job->a;
+    size_t bytes = k_row_bytes(window ? a->window_format : a->row_format, a->d);
+    const uint8_t *ring = a->ring, *keys = a->keys;
+    if (!window)
+        return job->n_window +
+               ((size_t)(row - (const uint8_t *)a->rows) / bytes & (job->n_table - 1));
+    if (row >= keys && row < keys + a->n * bytes) {
+        size_t i = (size_t)(row - keys) / bytes;
+        return a->block ? a->window + i : (size_t)((a->pos0 + i) % a->window);
+    }
+    return (size_t)(row - ring) / bytes;
+}
+
+static const float *decoded(const struct attention_job *job, struct work *w, const uint8_t *row,
+                            bool window, size_t *n_beside)
+{
+    const struct k_attention *a = job->a;
+    enum k_format format = window ? a->window_format : a->row_format;
+    if (format == K_ROW_F32 && (uintptr_t)row % sizeof(float) == 0)
+        return (const float *)(const void *)row;
+    size_t place = place_of(job, row, window);
+    if (w->tag[place] != row) {
+        if (w->user[place] == w->query)
+            place = n_cache(job) + (*n_beside)++;
+        else
+            w->tag[place] = row;
+        job->isa->decode(format, row, a->d, w->cache + place * a->d);
+    }
+    if (place < n_cache(job))
+        w->user[place] = w->query;
+    return w->cache + place * a->d;
 }
 
 /* Decodes what query i sees. Missing entries vanish, or stay as rows of zeros where the blocks
@@ -41,21 +101,18 @@ static struct work work_of(const struct attention_job *job, uint32_t thread)
 static void decode_keys(const struct attention_job *job, struct work *w, size_t i)
 {
     const struct k_attention *a = job->a;
-    size_t n_window, n = k_attention_list(a, i, w->list, &n_window), kept = 0;
+    size_t n_window, n = k_attention_list(a, i, w->list, &n_window), beside = 0;
+    w->query = i + 1;
+    w->n = 0;
     for (size_t t = 0; t < n; t++) {
-        float *key = w->keys + kept * a->d;
+        const float *key = w->cache + (n_cache(job) + a->n_sel) * a->d;
         if (w->list[t])
-            job->isa->decode(t < n_window ? a->window_format : a->row_format, w->list[t], a->d,
-                             key);
-        else if (a->prob == K_BF16)
-            memset(key, 0, a->d * sizeof *key);
-        else
+            key = decoded(job, w, w->list[t], t < n_window, &beside);
+        else if (a->prob != K_BF16)
             continue;
-        w->list[kept] = w->list[t];
-        w->key[kept++] = key;
+        w->list[w->n] = w->list[t];
+        w->key[w->n++] = key;
     }
-    w->n = kept;
-    w->query = i;
 }
 
 static void scale_row(float *x, size_t n, float factor)
@@ -86,7 +143,7 @@ static void heads_exact(const struct attention_job *job, const struct work *w, s
     for (size_t h = 0; h < m; h++)
         weight[h] =
             job->isa->softmax(w->score + h * job->n_max, w->n, a->scale, a->sink[h0 + h]);
-    job->isa->weighted(w->score, job->n_max, w->keys, w->n, m, a->d, out);
+    job->isa->weighted(w->score, job->n_max, w->key, w->n, m, a->d, out);
     for (size_t h = 0; h < m && w->n; h++)
         scale_row(out + h * a->d, a->d, 1 / weight[h]);
 }
@@ -124,7 +181,7 @@ static void heads_online(const struct attention_job *job, const struct work *w, 
         for (size_t h = 0; h < m; h++)
             online_block(job, w, t, n, w->score + h * job->n_max + t, &max[h], &weight[h],
                          out + h * a->d);
-        job->isa->weighted(w->score + t, job->n_max, w->keys + t * a->d, n, m, a->d, out);
+        job->isa->weighted(w->score + t, job->n_max, w->key + t, n, m, a->d, out);
     }
     for (size_t h = 0; h < m; h++) {
         float sink = a->sink[h0 + h];
@@ -142,7 +199,7 @@ static void attention_items(void *arg, size_t first, size_t last, uint32_t threa
         size_t i = item / job->head_blocks, h0 = item % job->head_blocks * HEADS;
         size_t m = a->n_head - h0 < HEADS ? a->n_head - h0 : HEADS;
         float *out = a->out + (i * a->n_head + h0) * a->d;
-        if (w.query != i)
+        if (w.query != i + 1)
             decode_keys(job, &w, i);
         memset(out, 0, m * a->d * sizeof *out);
         head_scores(job, &w, a->q + (i * a->n_head + h0) * a->d, m);
@@ -162,8 +219,10 @@ void k_attention_cpu(struct kernels *k, const struct k_attention *a)
     struct attention_job job = {.isa = k->ctx->isa, .a = a};
     job.n_max = (k_attention_list_max(a) + 15) / 16 * 16;
     job.head_blocks = (a->n_head + HEADS - 1) / HEADS;
-    size_t bytes = job.n_max * (2 * sizeof(void *) + (a->d + HEADS) * sizeof(float));
-    job.scratch = k_scratch_threads(k, K_SLOT_OP, bytes, &job.stride);
+    job.n_window = a->window + (a->block ? a->n : 0);
+    for (job.n_table = 1; job.n_table < a->n_sel;)
+        job.n_table *= 2;
+    job.scratch = k_scratch_threads(k, K_SLOT_OP, work_bytes(&job), &job.stride);
     if (job.scratch)
         k_run(k, attention_items, &job, a->n * job.head_blocks,
               a->n * a->n_head * job.n_max * a->d / 8);

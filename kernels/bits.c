@@ -1,16 +1,5 @@
 #include "kernels/bits.h"
 
-float k_e4m3_to_f32(uint8_t code)
-{
-    uint32_t sign = (uint32_t)(code & 0x80) << 24;
-    uint32_t magnitude = code & 0x7fu;
-    if (magnitude == 0x7f)
-        return k_f32_from_bits(sign | 0x7fc00000u);
-    if (magnitude < 8) /* subnormal: steps of 2^-9 */
-        return k_f32_from_bits(sign | k_f32_bits((float)magnitude * 0x1p-9f));
-    return k_f32_from_bits(sign | ((magnitude << 20) + (120u << 23)));
-}
-
 float k_e2m1_to_f32(uint8_t nibble)
 {
     static const float values[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};

@@ -26,9 +26,10 @@ struct k_isa {
     k_dot *dot_f32_bf16; /* x f32, w bf16 */
     k_dot *dot_bf16;     /* both bf16; NULL where the machine multiplies f32 only */
 
-    /* out[i][j] += sum_t p[i*ldp + t] v[t*d + j], in order of t; i < m, rows of out d apart */
-    void (*weighted)(const float *p, size_t ldp, const float *v, size_t n, size_t m, size_t d,
-                     float *out);
+    /* out[i][j] += sum_t p[i*ldp + t] v[t][j], in order of t < n; i < m, rows of v f32 [d],
+     * rows of out d apart */
+    void (*weighted)(const float *p, size_t ldp, const void *const *v, size_t n, size_t m,
+                     size_t d, float *out);
     /* s <- e^(s*scale - M), M = max(s*scale, sink); returns sum + e^(sink - M) */
     float (*softmax)(float *s, size_t n, float scale, float sink);
     /* s <- e^(s - max) */

@@ -165,19 +165,22 @@ INLINE vf vf_from_e4m3(const uint8_t *codes)
 /* LANES E2M1 codes from LANES/2 bytes, the even one low, as k_e2m1_to_f32. */
 INLINE vf vf_from_e2m1(const uint8_t *codes)
 {
-    static const float magnitudes[16] = {0, .5f, 1, 1.5f, 2, 3, 4, 6,
-                                         0, .5f, 1, 1.5f, 2, 3, 4, 6};
     vu c = vu_load_nibbles(codes);
+#if LANES == 16
+    const vf values = {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6};
+    return __builtin_shuffle(values, (vi)c);
+#else
+    static const float magnitudes[8] = {0, .5f, 1, 1.5f, 2, 3, 4, 6};
     vf v;
-#if LANES >= 8
-    vf table;
-    memcpy(&table, magnitudes, sizeof table);
-    v = __builtin_shuffle(table, (vi)(c & 7u));
+#if LANES == 8
+    memcpy(&v, magnitudes, sizeof v);
+    v = __builtin_shuffle(v, (vi)(c & 7u));
 #else
     for (size_t i = 0; i < LANES; i++)
         v[i] = magnitudes[c[i] & 7u];
 #endif
     return (vf)((vu)v | ((c & 8u) << 28));
+#endif
 }
 
 #endif

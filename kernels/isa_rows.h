@@ -137,7 +137,7 @@ INLINE float dot_row(const float *x, const float *y, size_t n)
  */
 
 /* m rows of p over columns [j, j + cols*LANES) of v; the last vector may be partial. */
-INLINE void weighted_tile(const float *p, size_t ldp, const float *v, size_t n, size_t m,
+INLINE void weighted_tile(const float *p, size_t ldp, const void *const *v, size_t n, size_t m,
                           size_t d, size_t j, size_t cols, size_t part, float *out)
 {
     vf acc[TILE_M][4];
@@ -150,7 +150,7 @@ INLINE void weighted_tile(const float *p, size_t ldp, const float *v, size_t n, 
         vf vv[4];
 #pragma GCC unroll 4
         for (size_t c = 0; c < cols; c++)
-            vv[c] = vf_load_part(v + t * d + j + c * LANES, part);
+            vv[c] = vf_load_part((const float *)v[t] + j + c * LANES, part);
 #pragma GCC unroll 4
         for (size_t i = 0; i < m; i++) {
             vf pv = vf_all(p[i * ldp + t]);
@@ -166,7 +166,7 @@ INLINE void weighted_tile(const float *p, size_t ldp, const float *v, size_t n, 
             vf_store_part(out + i * d + j + c * LANES, acc[i][c], part);
 }
 
-INLINE void weighted_rows(const float *p, size_t ldp, const float *v, size_t n, size_t m,
+INLINE void weighted_rows(const float *p, size_t ldp, const void *const *v, size_t n, size_t m,
                           size_t d, float *out)
 {
     size_t j = 0;
@@ -178,8 +178,8 @@ INLINE void weighted_rows(const float *p, size_t ldp, const float *v, size_t n, 
         weighted_tile(p, ldp, v, n, m, d, j, 1, d - j, out);
 }
 
-static void weighted(const float *p, size_t ldp, const float *v, size_t n, size_t m, size_t d,
-                     float *out)
+static void weighted(const float *p, size_t ldp, const void *const *v, size_t n, size_t m,
+                     size_t d, float *out)
 {
     for (; m >= TILE_M; m -= TILE_M, p += TILE_M * ldp, out += TILE_M * d)
         weighted_rows(p, ldp, v, n, TILE_M, d, out);
