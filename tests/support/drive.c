@@ -1,5 +1,6 @@
 #include "tests/support/drive.h"
 
+#include "engine/observe.h"
 #include "tests/support/test.h"
 
 struct engine *drive_open(const char *dir, const struct engine_options *o)
@@ -62,6 +63,54 @@ void drive_forced(struct engine *m, struct seq *s, const uint32_t *ids, uint64_t
                                  .end_with_given = true};
     assert_ok(seq_generate(s, &g, &e), &e);
     assert_int_equal(drive_run(m, NULL, 0, NULL), END_SEGMENT);
+}
+
+static void queue_segment(struct seq *s, const struct tape_view *t, const struct segment *g)
+{
+    struct error e = {0};
+    uint64_t at = seq_position(s), n = g->start + g->len - at;
+    if (g->kind == SEGMENT_INPUT) {
+        assert_ok(seq_input(s, t->ids + at, n, g->mode, &e), &e);
+        return;
+    }
+    struct generate_options o = {.max_tokens = n,
+                                 .given = t->ids + at,
+                                 .n_given = n,
+                                 .end_with_given = true,
+                                 .resumes = at > g->start};
+    assert_ok(seq_generate(s, &o, &e), &e);
+}
+
+void drive_tape(struct engine *m, struct seq *s, const struct tape_view *t, uint64_t stop,
+                struct seq_digest *digests)
+{
+    for (size_t i = 0; i < t->n_segments; i++) {
+        const struct segment *g = &t->segments[i];
+        if (g->start + g->len <= seq_position(s) || seq_position(s) >= stop)
+            continue;
+        queue_segment(s, t, g);
+        while (engine_has_work(m)) {
+            struct engine_event ev[8];
+            struct error e = {0};
+            size_t n = 0;
+            uint64_t left = stop - seq_position(s);
+            if (!left)
+                seq_cancel(s);
+            engine_limit_chunk(m, left < UINT32_MAX ? (uint32_t)left : 0);
+            assert_ok(engine_step(m, ev, 8, &n, &e), &e);
+        }
+        if (digests && seq_position(s) == g->start + g->len)
+            digests[i] = seq_digest(s);
+    }
+    engine_limit_chunk(m, 0);
+}
+
+void drive_ids(uint32_t *ids, size_t n, uint32_t seed)
+{
+    for (size_t i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        ids[i] = 3 + (seed >> 8) % 480;
+    }
 }
 
 void drive_export(const struct engine *m, const struct seq *s, struct drive_state *out)

@@ -17,6 +17,15 @@ void drive_input(struct engine *m, struct seq *s, const uint32_t *ids, uint64_t 
 /* A generated segment of exactly these ids (teacher forced). */
 void drive_forced(struct engine *m, struct seq *s, const uint32_t *ids, uint64_t n);
 
+/* Runs the rest of a tape from where the sequence stands: input as input, runs teacher forced,
+ * up to position `stop` at most (where a segment ends or, with stop inside one, it is
+ * cancelled). The digest after each complete segment goes to digests[i] (may be NULL). */
+void drive_tape(struct engine *m, struct seq *s, const struct tape_view *t, uint64_t stop,
+                struct seq_digest *digests);
+
+/* n ids of a fixed pseudo-random order, ordinary ones of the golden tokenizer. */
+void drive_ids(uint32_t *ids, size_t n, uint32_t seed);
+
 /* Planes and tip of a sequence, in memory. */
 struct drive_state {
     uint64_t n_tokens;
