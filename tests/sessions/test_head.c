@@ -138,7 +138,7 @@ static void every_position_can_be_rewound_to(void **state)
         save(t, t->id, saved, to);
     struct session_fork k = {.parent = t->id};
     for (uint64_t p = 75; p > 0; p--) {
-        char id[SESSION_ID_CAP], name[16];
+        char id[SESSION_ID_CAP], name[24];
         snprintf(name, sizeof name, "f%d", (int)p);
         k.name = name;
         assert_ok(session_fork(t->f.st, &k, id, &e), &e);
@@ -179,7 +179,7 @@ static void sessions_with_the_same_tokens_share(void **state)
     struct store_counters before, after;
     store_count(t->f.st, &before);
     for (int i = 0; i < 20; i++) {
-        char id[SESSION_ID_CAP], name[16];
+        char id[SESSION_ID_CAP], name[24];
         snprintf(name, sizeof name, "other-%d", i);
         fixture_session(&t->f, name, id);
         append(t, id, 0, 100);
@@ -269,7 +269,7 @@ static void a_fork_at_a_saved_point_writes_no_extent(void **state)
     save(t, t->id, 0, 70);
     uint64_t size = packs_size(t);
     for (int i = 0; i < 100; i++) {
-        char id[SESSION_ID_CAP], name[16];
+        char id[SESSION_ID_CAP], name[24];
         snprintf(name, sizeof name, "f%d", i);
         struct session_fork k = {.parent = t->id, .name = name};
         assert_ok(session_fork(t->f.st, &k, id, &e), &e);
