@@ -1,9 +1,9 @@
 /* Random checkpoints: they open, stay sane through all layers, and come out the same again. */
 #include <math.h>
 
+#include "base/fs.h"
 #include "engine/record.h"
 #include "engine/safetensors.h"
-#include "base/fs.h"
 #include "tests/support/checkpoint.h"
 #include "tests/support/drive.h"
 #include "tests/support/tempdir.h"
