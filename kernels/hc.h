@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define K_TOL_HC 2e-6f
+#define K_TOL_HC 1e-5f
 
 /* Coefficients of one half, from the stream before it.
  *

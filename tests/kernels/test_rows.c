@@ -86,7 +86,7 @@ static void check_mix(const struct streams *s, size_t b, const float *want[3])
     backends[b].hc_mix(&backends[b], &a);
     for (size_t j = 0; j < 3; j++) {
         guarded_check("mix", out[j], n[j]);
-        check_near(backends[b].numerics, out[j], want[j], NULL, n[j], 1e-5f);
+        check_near(backends[b].numerics, out[j], want[j], NULL, n[j], K_TOL_HC);
     }
     float pre[K_MAX_HC], post[K_MAX_HC], comb[K_MAX_HC * K_MAX_HC];
     a.x += 4 * width, a.n = 1, a.pre = pre, a.post = post, a.comb = comb;
@@ -122,10 +122,12 @@ static void check_apply(const struct streams *s, size_t b, const float *want[3])
                 for (size_t m = 0; m < hc; m++)
                     next += (double)want[2][i * hc * hc + m * hc + c] *
                             (double)s->x[i * width + m * d + j];
-                assert_true(fabs((double)out[i * width + c * d + j] - next) < 4e-5);
+                assert_true(fabs((double)out[i * width + c * d + j] - next) <
+                            4 * (double)K_TOL_HC);
             }
-            assert_true(fabs((double)h[i * d + j] - sum) < 2e-5);
-            assert_true(fabs((double)mean[i * d + j] - all / (double)hc) < 2e-5);
+            assert_true(fabs((double)h[i * d + j] - sum) < 4 * (double)K_TOL_HC);
+            assert_true(fabs((double)mean[i * d + j] - all / (double)hc) <
+                        4 * (double)K_TOL_HC);
         }
     memcpy(same, s->x, N * width * sizeof *same);
     u.x = u.out = same; /* in place, one row at a time */
