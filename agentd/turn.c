@@ -129,7 +129,6 @@ void turn_commit_digests(struct turn *t, struct commit *c)
 {
     for (size_t i = 0; i < t->n_digests; i++)
         commit_segment(c, &t->digests[i]);
-    t->n_digests = 0;
 }
 
 static void commit_row(struct turn *t, struct commit *c, bool finished, const char *reason)
@@ -190,6 +189,8 @@ void turn_over(struct turn *t, const char *reason)
              t->id, reason, t->step, (unsigned long long)s->length,
              (unsigned long long)t->ledger.decoded);
     turn_free(t);
+    if (s->model.position > s->length)
+        live_drop_seq(s); /* it holds tokens that could not be put on the tape */
     live_set_state(s, SESSION_IDLE, reason);
     saver_start(s, 0);
     live_evict(s->daemon);
@@ -239,6 +240,8 @@ bool turn_stops(struct turn *t)
         return true; /* it stays as the tape has it, and goes on at the next start */
     if (!t->cancelled && !t->failed)
         return false;
+    if (t->run && t->run->flushing)
+        return true; /* asked again when that commit is back */
     turn_move(t, TURN_END);
     struct commit *c = commit_new(t->session);
     if (!c) {
@@ -246,15 +249,15 @@ bool turn_stops(struct turn *t)
         return true;
     }
     turn_commit_digests(t, c);
-    uint64_t end = t->session->length;
-    if (t->run) {
-        run_commit_ids(t, c);
-        end = t->run->start + t->run->n_known;
+    if (t->run) { /* from what is durable: a commit of the run may have failed */
+        t->run->n_flushed = (size_t)(t->session->length - t->run->start);
+        run_commit_end(t, c);
+    } else if (t->open_run != NO_RUN) {
+        commit_segment(c,
+                       &(struct tape_segment){.seg = {.start = t->open_run,
+                                                      .len = t->session->length - t->open_run,
+                                                      .kind = SEGMENT_GENERATED}});
     }
-    if (t->open_run != NO_RUN)
-        commit_segment(c, &(struct tape_segment){.seg = {.start = t->open_run,
-                                                         .len = end - t->open_run,
-                                                         .kind = SEGMENT_GENERATED}});
     commit_open_calls(t, c);
     if (t->failed) {
         log_error("turn=%s of session=%s: %s", t->id, t->session->id, t->error.msg);

@@ -222,8 +222,8 @@ void turn_save_midway(struct turn *t, uint64_t input_end);
 void turn_run(struct turn *t, uint64_t start, const uint32_t *ids, size_t n);
 void turn_run_on_engine(struct turn *t, const struct engine_note *n);
 void run_free(struct run *r);
-/* Appends the ids that are not on the tape yet. */
-void run_commit_ids(struct turn *t, struct commit *c);
+/* Appends the ids that are not on the tape yet, and the end of the run's segment. */
+void run_commit_end(struct turn *t, struct commit *c);
 void run_repeat_deltas(const struct turn *t, struct subscription *to);
 
 /* ---- turn_step.c ------------------------------------------------------------------ */

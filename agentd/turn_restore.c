@@ -31,7 +31,7 @@ struct restore {
     uint64_t state_position; /* of the last state commit, before anything was set aside */
     bool is_short;           /* less was found or read than the last state commit holds */
     bool no_tip;             /* the engine refused the tip: rows only */
-    atomic_bool cancelled; /* for the reader on the store's thread */
+    atomic_bool cancelled;   /* for the reader on the store's thread */
     uint64_t t0_ns, find_ns, import0_ns, replay0_ns;
 };
 

@@ -84,7 +84,7 @@ static void learn(struct turn *t, size_t n)
 
 /* ---- to the tape ------------------------------------------------------------------ */
 
-void run_commit_ids(struct turn *t, struct commit *c)
+static void run_commit_ids(struct turn *t, struct commit *c)
 {
     struct run *r = t->run;
 
@@ -93,15 +93,32 @@ void run_commit_ids(struct turn *t, struct commit *c)
     r->n_flushed = r->n_known;
 }
 
+void run_commit_end(struct turn *t, struct commit *c)
+{
+    const struct run *r = t->run;
+    struct tape_segment seg = {
+        .seg = {.start = r->start, .len = r->n_known, .kind = SEGMENT_GENERATED}};
+
+    run_commit_ids(t, c);
+    if (r->has_digest) {
+        seg.has_digest = true;
+        seg.n_rows = r->digest.n_rows;
+        memcpy(seg.digest, r->digest.d, sizeof(seg.digest));
+    }
+    commit_segment(c, &seg);
+}
+
 static void flushed(struct live *s, const struct commit *c)
 {
     struct turn *t = s->turn;
 
-    if (t && t->run)
-        t->run->flushing = false;
-    if (!c->job.rc || !t)
-        return;
-    turn_fail(t, c->job.rc, &c->job.error); /* the engine stops, then the turn */
+    t->run->flushing = false;
+    if (c->job.rc)
+        turn_fail(t, c->job.rc, &c->job.error); /* the engine stops, then the turn */
+    else
+        t->n_digests = 0;
+    if (t->phase == TURN_RUN && !t->engine_busy)
+        (void)turn_stops(t);
 }
 
 void turn_flush(struct turn *t)

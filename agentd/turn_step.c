@@ -85,20 +85,12 @@ static void commit_calls(struct turn *t, struct commit *c, const char *reason)
 
 static void commit_run_end(struct turn *t, struct commit *c)
 {
-    struct run *r = t->run;
-    struct tape_segment seg = {
-        .seg = {.start = r->start, .len = r->n_known, .kind = SEGMENT_GENERATED}};
+    const struct chat_parser *p = t->run->parser;
 
     turn_commit_digests(t, c);
-    run_commit_ids(t, c);
-    if (r->has_digest) {
-        seg.has_digest = true;
-        seg.n_rows = r->digest.n_rows;
-        memcpy(seg.digest, r->digest.d, sizeof(seg.digest));
-    }
-    commit_segment(c, &seg);
-    commit_text(t, c, chat_parser_thinking(r->parser), "reasoning", "r");
-    commit_text(t, c, chat_parser_text(r->parser), "assistant", "a");
+    run_commit_end(t, c);
+    commit_text(t, c, chat_parser_thinking(p), "reasoning", "r");
+    commit_text(t, c, chat_parser_text(p), "assistant", "a");
 }
 
 static void then(struct live *s, const struct commit *c)
@@ -114,6 +106,7 @@ static void then(struct live *s, const struct commit *c)
     run_free(t->run);
     t->run = NULL;
     t->open_run = NO_RUN;
+    t->n_digests = 0;
     if (reason) {
         turn_over(t, reason);
         return;

@@ -18,7 +18,7 @@ static void nap(long ms)
     nanosleep(&t, NULL);
 }
 
-static void show_log(const struct daemon_fixture *d)
+void daemon_show_log(const struct daemon_fixture *d)
 {
     char line[512];
     FILE *f = fopen(d->log, "re");
@@ -106,12 +106,12 @@ void daemon_start(struct daemon_fixture *d, const char *fault)
             if (info.si_pid)
                 return;
         } else if (has_died(d, &status)) {
-            show_log(d);
+            daemon_show_log(d);
             fail_msg("the daemon ended with status %d", status);
         }
         nap(5);
     }
-    show_log(d);
+    daemon_show_log(d);
     fail_msg("the daemon does not answer");
 }
 
@@ -134,7 +134,7 @@ int daemon_wait_death(struct daemon_fixture *d)
             return status;
         nap(5);
     }
-    show_log(d);
+    daemon_show_log(d);
     fail_msg("the daemon lives on");
     return 0;
 }
@@ -144,7 +144,7 @@ int daemon_stop(struct daemon_fixture *d)
     kill(d->pid, SIGTERM);
     int status = daemon_wait_death(d);
     if (!WIFEXITED(status)) {
-        show_log(d);
+        daemon_show_log(d);
         fail_msg("the daemon ended with status %d", status);
     }
     return WEXITSTATUS(status);

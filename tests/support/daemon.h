@@ -40,6 +40,9 @@ int daemon_wait_death(struct daemon_fixture *d);
 /* Kills what runs and removes the folder. */
 void daemon_remove(struct daemon_fixture *d);
 
+/* The log so far, to stderr. */
+void daemon_show_log(const struct daemon_fixture *d);
+
 struct client *daemon_connect(const struct daemon_fixture *d, client_notify_fn *notify,
                               void *user);
 /* The result; an error answer fails the test. Takes params. */
