@@ -213,8 +213,8 @@ static enum err try_blocks_at(struct find *f, size_t n, bool only_exact, bool *f
         AUTO(head_chain) struct head_chain c = {0};
         if ((rc = chain_load(f->st, f->layout, rows[i].x.id, 0, position, &c, e)))
             return rc;
-        *found =
-            c.position == position && keys_match(f, &c) && !(only_exact && chain_lineage(&c));
+        *found = c.position == position && keys_match(f, &c) && goes_on(f, &c) &&
+                 !(only_exact && chain_lineage(&c));
         if (*found)
             offer(f, &c, HEAD_SHARED);
     }

@@ -475,9 +475,6 @@ static enum err check_call(const struct head_restore *h, struct error *e)
     if (h->dst->n_tokens < c->position)
         return err_set(e, ERR_INVAL, "restore of %llu tokens into room for %llu",
                        (unsigned long long)c->position, (unsigned long long)h->dst->n_tokens);
-    if (c->tip.x.id && !h->tip)
-        return err_set(e, ERR_INVAL,
-                       "restore: the plan has a tip, and there is no room for it");
     for (uint32_t i = 0; i < h->layout->n_planes; i++)
         if (!h->dst->plane[i] && state_rows(&h->layout->planes[i], c->position))
             return err_set(e, ERR_INVAL, "restore: no room for plane %.23s",
@@ -492,7 +489,7 @@ enum err head_restore(struct store *st, const struct head_restore *h, struct hea
     AUTO(head_chain) struct head_chain cut = {0};
     AUTO(restore) struct restore r = {.st = st, .h = h, .chain = h->plan->chain};
     r.good = r.chain->position;
-    r.tip_good = r.chain->tip.x.id != 0;
+    r.tip_good = h->plan->has_tip && h->tip && r.chain->tip.x.id;
     enum err rc = check_call(h, e);
     if (rc || (rc = session_row_sound(st, h->session, &row, e)))
         return rc;

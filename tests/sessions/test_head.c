@@ -467,6 +467,65 @@ static void appends_cost_what_they_are(void **state)
     assert_int_equal(written, 100 * 12 * 4096);
 }
 
+/* Rows for a deep resume, though there is a tip: it was of no use to the engine. */
+static void a_tip_may_be_left_behind(void **state)
+{
+    struct head_test *t = *state;
+    struct error e;
+    append(t, t->id, 0, 40);
+    save(t, t->id, 0, 40);
+    struct head_plan *plan;
+    assert_ok(head_find(t->f.st, t->id, &t->l, TAPE_END, HEAD_ROWS, &plan, &e), &e);
+    assert_true(plan->has_tip);
+    AUTO(state_image) struct state_image got = {0};
+    state_image_blank(&got, &t->l, 40);
+    struct head_restore h = {
+        .session = t->id, .layout = &t->l, .plan = plan, .dst = &got.regions};
+    struct head_restored r;
+    assert_ok(head_restore(t->f.st, &h, &r, &e), &e);
+    assert_int_equal(r.n_tokens, 40);
+    assert_false(r.has_tip);
+    head_plan_free(plan);
+    restore(t, t->id, TAPE_END, HEAD_TIP, 40, true, HEAD_OWN);
+}
+
+/* Rows behind a replay are exact for nobody: others take exact ones, however short; the session
+ * itself keeps its own. */
+static void replayed_rows_are_not_preferred(void **state)
+{
+    struct head_test *t = *state;
+    struct error e;
+    char a[SESSION_ID_CAP], b[SESSION_ID_CAP];
+    AUTO(tape) struct tape tape = {0};
+    AUTO(state_image) struct state_image image = {0};
+    append(t, t->id, 0, 80);
+    assert_ok(tape_load(t->f.st, t->id, &tape, &e), &e);
+    state_image_make(&image, &t->l, tape.ids, 80);
+    struct head_save s = {.session = t->id, .layout = &t->l, .to = 80, .lineage = 1};
+    for (uint32_t p = 0; p < t->l.n_planes; p++) {
+        s.plane[p] = image.regions.plane[p];
+        ((uint8_t *)image.regions.plane[p])[0] ^= 1; /* its rows are its own */
+    }
+    assert_ok(head_save(t->f.st, &s, NULL, &e), &e);
+    fixture_session(&t->f, "exact", a);
+    append(t, a, 0, 80);
+    save(t, a, 0, 48);
+    fixture_session(&t->f, "new", b);
+    append(t, b, 0, 80);
+    restore(t, b, TAPE_END, HEAD_ROWS, 48, false, HEAD_SHARED);
+    struct head_plan *plan;
+    assert_ok(head_find(t->f.st, t->id, &t->l, TAPE_END, HEAD_ROWS, &plan, &e), &e);
+    assert_int_equal(plan->n_tokens, 80);
+    assert_int_equal(plan->source, HEAD_OWN);
+    assert_int_equal(plan->lineage, 1);
+    head_plan_free(plan);
+    /* The exact session does not go on with the other's bytes. */
+    assert_ok(head_find(t->f.st, a, &t->l, TAPE_END, HEAD_ROWS, &plan, &e), &e);
+    assert_int_equal(plan->n_tokens, 48);
+    assert_int_equal(plan->lineage, 0);
+    head_plan_free(plan);
+}
+
 static void meddle(struct head_test *t, const char *sql)
 {
     store_close(t->f.st);
@@ -547,6 +606,9 @@ int main(void)
         T(saving_again_from_further_back),
         U(packs_are_sealed_and_go_on, setup_small_packs),
         T(dropping_a_head),
+        T(a_tip_may_be_left_behind),
+        U(a_tip_may_be_left_behind, setup_tip),
+        T(replayed_rows_are_not_preferred),
         T(a_tape_chunk_is_rebuilt_from_state),
         U(a_tape_chunk_is_rebuilt_from_state, setup_tip),
         T(a_restore_can_be_cancelled),
