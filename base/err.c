@@ -5,6 +5,36 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Bytes of the UTF-8 sequence that s begins with, 0 if it is none (RFC 3629: no surrogates, no
+ * longer form than needed). s ends in a 0, which is never a continuation byte. */
+static size_t sequence(const unsigned char *s)
+{
+    size_t n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
+    if (s[0] > 0xf4 || (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
+        (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
+        return 0;
+    for (size_t i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+    return n;
+}
+
+/* Messages quote files, peers and models: what is not printable UTF-8 becomes '?', so that one
+ * can go into JSON, a log line or a terminal as it is. */
+static void make_printable(char *s)
+{
+    for (unsigned char *p = (unsigned char *)s; *p;) {
+        size_t n = sequence(p);
+        if (n == 0 || *p < 0x20 || *p == 0x7f || (*p == 0xc2 && p[1] < 0xa0)) {
+            size_t bad = n ? n : 1;
+            memset(p, '?', bad);
+            p += bad;
+        } else {
+            p += n;
+        }
+    }
+}
+
 static void fill(char *dst, size_t cap, const char *fmt, va_list ap)
 {
     int n = vsnprintf(dst, cap, fmt, ap);
@@ -12,6 +42,7 @@ static void fill(char *dst, size_t cap, const char *fmt, va_list ap)
         dst[0] = '\0';
     else if ((size_t)n >= cap && cap > 4)
         memcpy(dst + cap - 4, "...", 4);
+    make_printable(dst);
 }
 
 enum err err_set(struct error *e, enum err code, const char *fmt, ...)

@@ -49,12 +49,19 @@ static void test_error_messages(void **state)
     assert_int_equal(err_wrap(&e, ERR_LIMIT, "save %d", 7), ERR_LIMIT);
     assert_string_equal(e.msg, "save 7: write a.pack: No space left on device");
     assert_int_equal(e.sys, 28);
+    err_set(&e, ERR_FORMAT,
+            "\xc3\xa9 \xc3( \xed\xa0\x80 \xf4\x90\x80\x80 \xc0\xaf \x1b[0m\n \xc2\x9b");
+    assert_string_equal(e.msg, "\xc3\xa9 ?( ??? ???? ?? ?[0m? ??");
     char big[400];
     memset(big, 'y', sizeof big - 1);
     big[sizeof big - 1] = 0;
     err_set(&e, ERR_INVAL, "%s", big);
     assert_int_equal(strlen(e.msg), ERR_MSG_BYTES - 1);
     assert_string_equal(e.msg + ERR_MSG_BYTES - 4, "...");
+    for (size_t i = 0; i + 1 < sizeof big; i++)
+        big[i] = i % 2 ? '\xa9' : '\xc3'; /* two bytes each, so the cut falls inside of one */
+    err_set(&e, ERR_INVAL, "x%s", big);
+    assert_string_equal(e.msg + ERR_MSG_BYTES - 7, "\xc3\xa9?...");
 }
 
 int main(void)

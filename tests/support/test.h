@@ -20,7 +20,8 @@
             fail_msg("code %d: %s", rc_, (e)->msg);                                            \
     } while (0)
 
-/* Tests run from the top of the source tree; golden vectors are read from here and nowhere else. */
+/* Tests run from the top of the source tree; golden vectors are read from here and nowhere
+ * else. */
 #define GOLDEN "tests/golden/"
 
 #endif
