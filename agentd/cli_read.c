@@ -150,6 +150,20 @@ static int show_event(struct watch *w, const char *id, const char *name, uint64_
     return cli_fail(w->cli, ERR_NOTFOUND, &e);
 }
 
+/* What the model was shown of its tools takes pages: their names will do, --json has it all. */
+static void print_session(const json_t *session)
+{
+    json_auto_t *brief = json_deep_copy(session), *names = json_array();
+    json_t *config = json_object_get(brief, "config");
+    const json_t *f;
+    size_t i;
+    json_array_foreach(json_object_get(config, "functions"), i, f)
+        json_array_append(names, json_object_get(f, "name"));
+    if (json_array_size(names))
+        json_object_set(config, "functions", names);
+    cli_fields_print(stdout, brief, 0);
+}
+
 static int show(struct watch *w, const char *arg)
 {
     json_auto_t *listed = NULL, *session = NULL;
@@ -168,7 +182,7 @@ static int show(struct watch *w, const char *arg)
     if (w->o->json || w->o->jsonl)
         cli_json_print(stdout, session, w->o->json);
     else
-        cli_fields_print(stdout, session, 0);
+        print_session(session);
     return EXIT_DONE;
 }
 

@@ -73,6 +73,7 @@ static void on_progress(struct watch *w, const json_t *params)
 {
     AUTO(buf) struct buf line = BUF_INIT(1024);
     struct error e;
+    w->heard_ms = now_ms();
     if (!cli_progress_line(params, &line, &e))
         show_status(w, buf_str(&line));
 }
@@ -81,10 +82,11 @@ static void on_progress(struct watch *w, const json_t *params)
 static void tick(struct watch *w)
 {
     char line[96], t[CLI_FIGURE_BYTES];
-    double ms = (double)(now_ms() - w->phase_ms);
-    if (!w->phase[0] || now_ms() - w->status_ms < TTY_STATUS_MS)
+    int64_t now = now_ms(), newest = w->heard_ms > w->status_ms ? w->heard_ms : w->status_ms;
+    if (!w->phase[0] || now - newest < TTY_STATUS_MS)
         return;
-    snprintf(line, sizeof line, "%s · %s", w->phase, cli_duration(ms, t));
+    snprintf(line, sizeof line, "%s · %s", w->phase,
+             cli_duration((double)(now - w->phase_ms), t));
     show_status(w, line);
 }
 

@@ -23,6 +23,7 @@ struct watch {
     bool stream;     /* stdout is a terminal: show the answer while it is made */
     bool status_tty; /* stderr is a terminal: one status line */
     bool status_shown;
+    int64_t heard_ms;    /* when session/progress came last */
     int64_t status_ms;   /* when a status was last shown, monotonic */
     char phase[32];      /* public state of the session */
     int64_t phase_ms;    /* since when */

@@ -139,6 +139,17 @@ void turn_count(struct turn *t, uint64_t position, enum segment_kind new_kind)
     t->counted = position;
 }
 
+/* The part of dt that went into tokens which had been computed before. */
+static uint64_t recompute_share(const struct turn *t, uint64_t dt)
+{
+    uint64_t from = t->feed.from, to = t->session->model.position;
+    uint64_t old_end = to < t->history ? to : t->history;
+
+    if (old_end <= from)
+        return 0;
+    return (uint64_t)((double)dt * (double)(old_end - from) / (double)(to - from));
+}
+
 static void feed_done(struct turn *t)
 {
     struct feed *f = &t->feed;
@@ -147,8 +158,7 @@ static void feed_done(struct turn *t)
     const struct tape_segment *last = &f->segments[f->n_segments - 1];
 
     t->ledger.ns[STAGE_PREFILL] += dt;
-    if (t->history)
-        t->session->resume.recompute_ns += dt;
+    t->session->resume.recompute_ns += recompute_share(t, dt);
     if (last->open && last->seg.kind == SEGMENT_GENERATED) {
         uint64_t start = last->seg.start;
         turn_run(t, start, f->ids + (start - f->first), f->end - start);
@@ -230,6 +240,7 @@ void turn_feed(struct turn *t)
     uint64_t now = daemon_now_ns(s->daemon);
     if (!t->feed.t0_ns) {
         t->feed.t0_ns = now;
+        t->feed.from = s->model.position;
         if (t->step == 0 && !t->ledger.ns[STAGE_QUEUE])
             t->ledger.ns[STAGE_QUEUE] = now - t->created_ns;
     }

@@ -35,7 +35,7 @@ struct feed {
     uint64_t first, end;
     struct tape_segment *segments; /* of these positions; the first may begin before `first` */
     size_t n_segments, at;         /* at: the one in work */
-    uint64_t t0_ns;
+    uint64_t t0_ns, from;          /* when it began, and at which position; 0: not yet */
 };
 
 /* One generated run, from its boundary on the tape to its commit. */
