@@ -32,9 +32,9 @@
  *     192  16  digest of what is before, first half
  *
  * then regions of 64 bytes: name 24, what 4 (0 ids, 1 index plane, 2 main plane, 3 tip, 4 list
- * of extents), row bytes 4, ratio 4, first page 4, bytes 8, first chunk 4, 12 zero; then 16
- * bytes a chunk. The struct below is that header; encode and decode are each other's inverse.
- */
+ * of extents), row bytes 4, ratio 4, first page 4, bytes 8, first chunk 4, place in the
+ * layout's plane table 4, 8 zero; then 16 bytes a chunk. The struct below is that header;
+ * encode and decode are each other's inverse. */
 #ifndef SESSIONS_EXTENT_H
 #define SESSIONS_EXTENT_H
 

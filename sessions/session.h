@@ -2,8 +2,9 @@
  * head.h).
  *
  * An id is a ULID: 26 characters of Crockford base 32, never a path. A name is a slug, unique
- * in the store. Every call that takes a `key` accepts the id, the name, or a unique prefix (at
- * least 4 characters) of an id. Calls that take an `id` want the whole id.
+ * in the store. Every call that takes a `key` accepts the id, the name, or a unique beginning
+ * of a name or (at least 4 characters, any case) of an id. Calls that take an `id` want the
+ * whole id.
  *
  * A fork shares its parent's tape, events and state by reference: a row each, no bytes copied.
  * Deleting a parent keeps what its forks need, and nothing more.
