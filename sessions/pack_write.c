@@ -445,12 +445,15 @@ void pack_flush_freed(struct store *st)
     for (size_t i = 0; i < st->n_freed; i++)
         punch(st, &st->freed[i]);
     st->n_freed = 0;
+    st->freed_bytes = 0;
 }
 
 void pack_free(struct store *st, const struct pack_place *p)
 {
-    if (st->n_freed == STORE_MAX_FREED)
+    if (st->n_freed == STORE_MAX_FREED || st->freed_bytes > STORE_FREED_BYTES)
         pack_flush_freed(st);
-    if (st->n_freed < STORE_MAX_FREED)
-        st->freed[st->n_freed++] = *p;
+    if (st->n_freed == STORE_MAX_FREED)
+        return;
+    st->freed[st->n_freed++] = *p;
+    st->freed_bytes += (uint64_t)p->pages * EXTENT_PAGE;
 }

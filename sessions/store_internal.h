@@ -11,6 +11,7 @@
 #define STORE_UUID_BYTES 16
 #define STORE_MAX_LOST 64
 #define STORE_MAX_FREED 1024
+#define STORE_FREED_BYTES (64u << 20) /* worth a checkpoint */
 
 struct aio;
 
@@ -61,6 +62,7 @@ struct store {
     struct page_buffer extent, scratch;       /* of the save that runs */
     struct pack_place freed[STORE_MAX_FREED]; /* to punch once the database file knows */
     size_t n_freed;
+    uint64_t freed_bytes;
     struct store_counters seen; /* what the scan and the reads counted */
     char lost[STORE_MAX_LOST][ULID_CHARS + 1];
     size_t n_lost;

@@ -254,6 +254,15 @@ static void a_tip_inside_a_segment_is_no_tip_behind_it(void **state)
     assert_int_equal(head_save(t->f.st, &s, NULL, &e), ERR_INVAL);
 }
 
+/* After a checkpoint, which closing does. */
+static off_t database_size(struct head_test *t)
+{
+    struct stat sb;
+    store_fixture_reopen(&t->f);
+    assert_int_equal(stat(t->f.db, &sb), 0);
+    return sb.st_size;
+}
+
 static uint64_t packs_size(struct head_test *t)
 {
     struct store_counters c;
@@ -268,6 +277,7 @@ static void a_fork_at_a_saved_point_writes_no_extent(void **state)
     append(t, t->id, 0, 70);
     save(t, t->id, 0, 70);
     uint64_t size = packs_size(t);
+    off_t rows = database_size(t);
     for (int i = 0; i < 100; i++) {
         char id[SESSION_ID_CAP], name[24];
         snprintf(name, sizeof name, "f%d", i);
@@ -276,6 +286,29 @@ static void a_fork_at_a_saved_point_writes_no_extent(void **state)
         restore(t, id, TAPE_END, HEAD_TIP, 70, true, HEAD_OWN);
     }
     assert_int_equal(packs_size(t), size);
+    assert_true(database_size(t) - rows < 100 * 4096);
+}
+
+/* What tips and tails leave behind is given back to the file system. */
+static void old_generations_are_punched(void **state)
+{
+    struct head_test *t = *state;
+    struct stat sb;
+    char path[256];
+    for (uint64_t at = 0; at < 300; at++) {
+        append(t, t->id, (uint32_t)at, 1);
+        save(t, t->id, at, at + 1);
+    }
+    store_fixture_reopen(&t->f);
+    snprintf(path, sizeof path, "%s/00000001.pack", t->f.packs);
+    assert_int_equal(stat(path, &sb), 0);
+    struct store_counters c;
+    store_count(t->f.st, &c);
+    assert_int_equal(c.tips, 2);
+    /* 18 blocks of 9 pages at most, two tips, and the tails behind the last block. */
+    assert_true(sb.st_size > 2000 * 4096);
+    assert_true(sb.st_blocks * 512 < 500 * 4096);
+    restore(t, t->id, TAPE_END, HEAD_TIP, 300, true, HEAD_OWN);
 }
 
 /* A fork inside a block refers to the parent's block and copies nothing; it goes on with a
@@ -598,6 +631,7 @@ int main(void)
         T(a_tip_inside_a_segment_is_no_tip_behind_it),
         T(a_fork_at_a_saved_point_writes_no_extent),
         U(a_fork_at_a_saved_point_writes_no_extent, setup_tip),
+        T(old_generations_are_punched),
         T(a_fork_inside_a_block),
         U(a_fork_inside_a_block, setup_pages),
         T(another_model_finds_nothing),
