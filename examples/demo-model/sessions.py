@@ -1,0 +1,225 @@
+"""Sessions: what the user asks, what the model does, what the tools say, with the graded spans.
+
+One rule for every answer about a key: say the key as the user said it, then quote what follows it
+where it stands - in the file, an earlier result, an earlier message - or say "is not there".
+A question that names a place to look is answered by a call; one that does not, from the context.
+"""
+import random
+
+import prompts
+from words import Words
+from world import File, KIND_WORD, World
+
+READ = ["Read {p}: what is {k}?", "What is {k} in {p}?", "Read {p} and tell me {k}.",
+        "Look up {k} in {p}.", "Open {p} and tell me {k}.", "What does {p} say about {k}?",
+        "Tell me {k} from {p}."]
+GREP = ["Search {p} for {k}.", "Grep {p} for {k}.", "Search for {k} in {p}.", "Find {k} in {p}."]
+GREP_ALL = ["Where is {k}?", "Search for {k}.", "Find {k}."]
+ASK = ["What is {k}?", "And {k}?", "Tell me {k}.", "What about {k}?", "What was {k}?"]
+LIST_READ = ["Read the {t} file in {d}: what is {k}?", "Look in {d} for the {t} file and tell me {k}.",
+             "What is {k} in the {t} file in {d}?"]
+WHICH = ["Which {t} file is in {d}?", "What is the {t} file in {d}?"]
+REMEMBER = ["Remember: {f}.", "Remember that {f}.", "Note that {f}.", "Keep in mind that {f}."]
+SYSTEMS = ["", "You are a helpful agent.", "You are an agent that works in a folder.", "Be brief."]
+THINGS = ["code", "door", "pin", "badge", "seat", "room", "port", "color", "number", "key"]
+SMALL_TALK = [("Hello", "Hello. Ask me about a file."), ("Hello.", "Hello. Ask me about a file."),
+              ("Thanks.", "You are welcome."), ("Thank you.", "You are welcome."),
+              ("Who are you?", "A small model. Ask me about a file.")]
+MISSING = " is not there."
+KINDS = ["config", "config", "log", "log", "csv", "passwd"]
+
+
+class Session:
+    """Builds ids, weights (1 on the model's own tokens) and probes (start, length, tag, source)."""
+
+    def __init__(self, tokenizer, seed, held_out=False, context_weight=0.1):
+        self.tok, self.r, self.cw = tokenizer, random.Random(seed), context_weight
+        self.w = Words(self.r, held_out)
+        self.world = World(self.r, self.w)
+        self.ids, self.weights, self.probes = [], [], []
+        self.known = []  # (key, rest, position, tag) that can be asked again
+        self.absent = []
+
+    # ---- tape ------------------------------------------------------------------------------
+
+    def context(self, parts, weight=None):
+        ids = prompts.encode(self.tok, parts)
+        self.ids += ids
+        self.weights += [self.cw if weight is None else weight] * len(ids)
+
+    def says(self, parts, tag, source=None):
+        ids = prompts.encode(self.tok, parts)
+        start = len(self.ids)
+        self.probes.append((start, len(ids), tag, start - source if source is not None else 0))
+        self.ids += ids
+        self.weights += [1.0] * len(ids)
+
+    def user(self, text):
+        self.context(prompts.user_turn([text]))
+
+    def result(self, text):
+        start = len(self.ids)
+        self.context(prompts.user_turn([prompts.tool_result(text)]))
+        return start
+
+    def open(self, tools=None):
+        system = self.r.choice(SYSTEMS) if tools is None or self.r.random() < 0.3 else ""
+        self.context(prompts.opening(system, tools), self.cw * 0.3)
+
+    # ---- turns -----------------------------------------------------------------------------
+
+    def pick(self, f, miss):
+        return (f.absent.pop(), None) if miss else f.facts[self.r.randrange(len(f.facts))]
+
+    def answers(self, key, rest, tag, source):
+        if rest is None:
+            self.says(prompts.answer(key + MISSING), "miss:" + tag, source)
+        else:
+            self.says(prompts.answer(key + rest), tag, source)
+
+    def file(self, lines):
+        return self.world.make(self.r.choice(KINDS), self.r.randint(*lines))
+
+    def read(self, lines, follow, miss):
+        f, r = self.file(lines), self.r
+        key, rest = self.pick(f, r.random() < miss)
+        self.user(r.choice(READ).format(p=f.path, k=key))
+        self.says(prompts.call("read_file", path=f.path), "call")
+        self.after_reading(f, key, rest, follow, miss)
+
+    def after_reading(self, f, key, rest, follow, miss):
+        source = self.result(f.text)
+        self.answers(key, rest, "first:" + f.kind, source)
+        facts = [x for x in f.facts if x[0] != key]
+        self.r.shuffle(facts)
+        for _ in range(self.r.randint(*follow)):
+            if not facts:
+                break
+            k, v = (f.absent.pop(), None) if f.absent and self.r.random() < miss else facts.pop()
+            self.user(self.r.choice(ASK).format(k=k))
+            self.answers(k, v, "follow:" + f.kind, source)
+        self.known += [(k, v, source, f.kind) for k, v in f.facts]
+        self.absent += f.absent
+
+    def read_nothing(self, lines, follow, miss):
+        f = self.file((1, 1))
+        self.user(self.r.choice(READ).format(p=f.path, k=f.facts[0][0]))
+        self.says(prompts.call("read_file", path=f.path), "call")
+        self.result(f"error: {f.path}: No such file or directory\n")
+        self.says(prompts.answer(f.path + MISSING), "error")
+
+    def grep(self, lines, follow, miss):
+        f, r = self.file((1, 3)), self.r
+        key, rest = self.pick(f, r.random() < miss)
+        self.user(r.choice(GREP).format(p=f.path, k=key))
+        self.says(prompts.call("grep", pattern=key, path=f.path), "call")
+        self.after_grep(f.path, key, [] if rest is None else [x for x in f.lines if key in x],
+                        "[no match in 1 files]\n")
+
+    def after_grep(self, path, key, lines, otherwise):
+        number, text = 0, ""
+        for line in lines:
+            number += self.r.randint(1, 90)
+            text += f"{path}:{number}:{line}\n"
+        source = self.result(text or otherwise)
+        if lines:
+            self.says(prompts.answer(text.split("\n")[0]), "grep", source)
+        else:
+            self.says(prompts.answer(key + MISSING), "miss:grep", source)
+
+    def grep_all(self, lines, follow, miss):
+        r = self.r
+        hits = [self.world.code_line() for _ in range(r.randint(1, 3))]
+        key, path = hits[0][1], self.world.folder() + "/" + self.w.word() + r.choice((".c", ".py", ".md", ".h"))
+        if r.random() < 0.4:
+            f = self.file((1, 1))
+            key, path, hits = f.facts[0][0], f.path, [(f.lines[-1], "")]
+        self.user(r.choice(GREP_ALL).format(k=key))
+        self.says(prompts.call("grep", pattern=key), "call")
+        self.after_grep(path, key, [] if r.random() < miss else [h[0] for h in hits],
+                        f"[no match in {r.randint(2, 99)} files]\n")
+
+    def listing(self, f):
+        """A folder that holds f; no other file of its extension."""
+        r = self.r
+        entries = {f.name: f"\t{r.randint(20, 9000)}"}
+        ending = f.name.rsplit(".", 1)[-1]
+        others = [x for x in ("md", "txt", "c", "py", "conf", "log", "csv", "json") if x != ending]
+        for _ in range(r.randint(1, 5)):
+            name = self.w.word()
+            if r.random() < 0.25:
+                entries[name] = "/"
+            else:
+                entries[name + "." + r.choice(others)] = f"\t{r.randint(20, 9000)}"
+        return "".join(name + entries[name] + "\n" for name in sorted(entries))
+
+    def kind_word(self, f):
+        return "." + f.name.rsplit(".", 1)[-1] if "." in f.name and self.r.random() < 0.5 else (
+            f.name.rsplit(".", 1)[-1] if f.kind == "config" else KIND_WORD[f.kind])
+
+    def list_read(self, lines, follow, miss):
+        f, r = self.file(lines), self.r
+        key, rest = self.pick(f, r.random() < miss)
+        self.user(r.choice(LIST_READ).format(t=self.kind_word(f), d=f.folder, k=key))
+        self.says(prompts.call("list_dir", path=f.folder), "call")
+        source = self.result(self.listing(f))
+        self.says(prompts.call("read_file", path=f.path), "call:listed", source)
+        self.after_reading(f, key, rest, follow, miss)
+
+    def list_only(self, lines, follow, miss):
+        f = self.file((1, 1))
+        self.user(self.r.choice(WHICH).format(t=self.kind_word(f), d=f.folder))
+        self.says(prompts.call("list_dir", path=f.folder), "call")
+        source = self.result(self.listing(f))
+        self.says(prompts.answer(f.path), "listed", source)
+
+    def user_fact(self, lines, follow, miss):
+        w, r = self.w, self.r
+        key = self.world.fresh(lambda: f"the {r.choice(THINGS)} of {w.word()}")
+        rest = " is " + self.world.value()
+        source = len(self.ids)
+        self.user(r.choice(REMEMBER).format(f=key + rest))
+        self.says(prompts.answer("OK."), "ok")
+        self.known.append((key, rest, source, "user"))
+        self.absent.append(self.world.fresh(lambda: f"the {r.choice(THINGS)} of {w.word()}"))
+
+    def recall(self, lines, follow, miss):
+        r = self.r
+        if self.absent and r.random() < miss:
+            key, rest, source, tag = self.absent.pop(r.randrange(len(self.absent))), None, 0, "recall"
+        elif self.known:
+            key, rest, source, tag = self.known.pop(r.randrange(len(self.known)))
+            tag = "recall:" + tag
+        else:
+            return
+        self.user(r.choice(ASK).format(k=key))
+        self.answers(key, rest, tag, source)
+
+    def small_talk(self, lines, follow, miss):
+        question, reply = self.r.choice(SMALL_TALK)
+        self.user(question)
+        self.says(prompts.answer(reply), "talk")
+
+    def copy(self, lines, follow, miss):
+        """Training only: a file, and its lines again in other orders. Dense practice of copying."""
+        f = self.file(lines)
+        self.user(f"Print {f.path}.")
+        self.says(prompts.call("read_file", path=f.path), "call")
+        self.result(f.text)
+        lines = list(f.lines)
+        self.r.shuffle(lines)
+        ids = prompts.encode(self.tok, prompts.answer("\n".join(lines)))
+        self.ids += ids
+        self.weights += [1.0] * len(ids)
+
+    TURNS = {"read": 30, "list_read": 8, "grep": 8, "grep_all": 6, "list_only": 5, "read_nothing": 2,
+             "user_fact": 10, "recall": 18, "small_talk": 1, "copy": 0}
+
+    def run(self, n_tokens, turns=None, lines=(3, 7), follow=(1, 5), miss=0.25, tools=None):
+        """Turns until n_tokens are there; what lies behind is cut off by the user."""
+        turns = {**self.TURNS, **(turns or {})}
+        names, shares = list(turns), list(turns.values())
+        self.open(tools)
+        while len(self.ids) < n_tokens:
+            getattr(self, self.r.choices(names, shares)[0])(lines, follow, miss)
+        return self

@@ -1,0 +1,184 @@
+"""Trains the demo model. Stop it at any moment; the same command continues.
+
+    python train.py OUT_DIR [--phase NAME] [--minutes M] [--threads N] [--eager]
+
+An empty or new OUT_DIR gets config.json and tokenizer.json first. state.pt there is the whole
+state of the training: with the same recipe and seed the batches of a step are the same whether or
+not the training was interrupted. --phase leaves the current phase of the recipe for another one.
+"""
+import argparse
+import collections
+import json
+import os
+import signal
+import time
+
+import torch
+import torch.nn.functional as F
+
+import make_tokenizer
+import prompts
+import start
+from export import rounded_weights
+from model import Model, compile_layers, load_config
+from optim import Optimizer
+from sessions import Session
+from tokenizer import Tokenizer
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+FULL_TOOLS = [["grep", "list_dir", "read_file"], sorted(prompts.TOOLS)]
+SAVE_SECONDS, LOG_STEPS = 120, 25
+
+
+def batch(tokenizer, recipe, phase, step):
+    """ids, weights [B, T+1] and the probes (sequence, start, length, tag) of one step."""
+    ids, weights, probes, T = [], [], [], phase["length"]
+    for b in range(phase["batch"]):
+        s = Session(tokenizer, f"{recipe['seed']}/{step}/{b}", context_weight=recipe["context_weight"])
+        full = s.r.random() < phase["full_tools"]
+        s.run(T + 1, phase["turns"], phase["lines"], phase["follow"], phase["miss"],
+              FULL_TOOLS[s.r.random() < 0.3] if full else None)
+        ids.append(s.ids[: T + 1])
+        weights.append(s.weights[: T + 1])
+        probes += [(b, at, n, tag) for at, n, tag, _ in s.probes if at + n <= T + 1]
+    return torch.tensor(ids), torch.tensor(weights), probes
+
+
+def rate(recipe, phase, step, phase_step):
+    f = min(1.0, (step + 1) / recipe["warmup"])
+    end = phase.get("decay_to")
+    return f if end is None else f * (1 - (1 - end) * min(1.0, phase_step / phase["steps"]))
+
+
+class Training:
+    def __init__(self, folder, phase_name):
+        with open(os.path.join(HERE, "recipe.json"), encoding="utf-8") as f:
+            self.recipe = json.load(f)
+        self.folder, r = folder, self.recipe
+        if not os.path.exists(os.path.join(folder, "tokenizer.json")):
+            make_tokenizer.main(os.path.join(HERE, "config.json"), folder)
+        self.tokenizer = Tokenizer.load(os.path.join(folder, "tokenizer.json"))
+        torch.manual_seed(r["seed"])
+        config = load_config(os.path.join(folder, "config.json"))
+        self.model = Model(config, self.tokenizer.token_map()[0])
+        start.construct(self.model)
+        self.optimizer = Optimizer(self.model, r["lr_muon"], r["lr_adam"])
+        self.step = self.phase_step = self.tokens = 0
+        self.names = [p["name"] for p in r["phases"]]
+        self.phase = self.names[0]
+        if os.path.exists(self.path):
+            self.load()
+        if phase_name and phase_name != self.phase:
+            self.phase, self.phase_step = phase_name, 0
+
+    @property
+    def path(self):
+        return os.path.join(self.folder, "state.pt")
+
+    def save(self):
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state(),
+                 "step": self.step, "phase": self.phase, "phase_step": self.phase_step,
+                 "tokens": self.tokens}
+        torch.save(state, self.path + ".new")
+        os.replace(self.path + ".new", self.path)
+
+    def load(self):
+        s = torch.load(self.path)
+        self.model.load_state_dict(s["model"])
+        self.optimizer.load(s["optimizer"])
+        self.step, self.phase, self.phase_step, self.tokens = (
+            s["step"], s["phase"], s["phase_step"], s["tokens"])
+
+    def current(self):
+        """The phase to run the next step in, or None at the end of the recipe."""
+        phase = self.recipe["phases"][self.names.index(self.phase)]
+        if self.phase_step < phase["steps"]:
+            return phase
+        at = self.names.index(self.phase) + 1
+        if at == len(self.names):
+            return None
+        self.phase, self.phase_step = self.names[at], 0
+        return self.recipe["phases"][at]
+
+    def one_step(self, phase, grades):
+        """(weighted loss, loss on the model's own tokens)."""
+        ids, weights, probes = batch(self.tokenizer, self.recipe, phase, self.step)
+        w, target = weights[:, 1:], ids[:, 1:]
+        with rounded_weights(self.model, phase.get("rounded", False)):
+            logits = self.model.head(self.model(ids[:, :-1]))
+            loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view_as(w)
+            mean = (loss * w).sum() / w.sum()
+            mean.backward()
+        if not torch.isfinite(mean):
+            raise SystemExit(f"step {self.step}: the loss is not finite")
+        if self.step < self.recipe["frozen"]:
+            for name, p in self.model.named_parameters():
+                if start.is_frozen_first(name):
+                    p.grad = None
+        self.optimizer.step(rate(self.recipe, phase, self.step, self.phase_step))
+        self.model.balance()
+        right = logits.argmax(-1) == target
+        for b, at, n, tag in probes:
+            grades[tag][0] += bool(right[b, at - 1 : at + n - 1].all())
+            grades[tag][1] += 1
+        own = w == 1
+        self.step, self.phase_step, self.tokens = self.step + 1, self.phase_step + 1, self.tokens + w.numel()
+        return mean.item(), (loss.detach() * own).sum().item() / own.sum().item()
+
+
+def report(training, rate_, losses, grades):
+    n = len(losses)
+    line = {"step": training.step, "phase": training.phase, "tokens": training.tokens,
+            "tokens_per_second": round(rate_), "loss": round(sum(a for a, _ in losses) / n, 4),
+            "own_loss": round(sum(b for _, b in losses) / n, 4),
+            "exact": {k: [a, b] for k, (a, b) in sorted(grades.items())}}
+    with open(os.path.join(training.folder, "log.jsonl"), "a", encoding="utf-8") as f:
+        f.write(json.dumps(line) + "\n")
+    shares = collections.defaultdict(lambda: [0, 0])
+    for k, (a, b) in grades.items():
+        k = k if k.startswith(("call", "first", "follow")) else k.split(":")[0]
+        shares[k][0] += a
+        shares[k][1] += b
+    print(f"{line['step']} {line['phase']} {line['tokens'] / 1e6:.2f}M {line['tokens_per_second']}/s "
+          f"loss {line['loss']:.3f} own {line['own_loss']:.3f} "
+          + " ".join(f"{k} {a / b:.2f}" for k, (a, b) in sorted(shares.items())), flush=True)
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("folder")
+    p.add_argument("--phase")
+    p.add_argument("--minutes", type=float, default=1e9)
+    p.add_argument("--threads", type=int, default=1)
+    p.add_argument("--eager", action="store_true", help="do not compile")
+    a = p.parse_args()
+    torch.set_num_threads(a.threads)
+    torch.set_flush_denormal(True)
+    training, stop = Training(a.folder, a.phase), []
+    if not a.eager:
+        compile_layers(training.model)
+    for s in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(s, lambda *_: stop.append(1))
+    end = time.monotonic() + 60 * a.minutes
+    losses, grades = [], collections.defaultdict(lambda: [0, 0])
+    saved = logged = time.monotonic()
+    while not stop and time.monotonic() < end:
+        phase = training.current()
+        if phase is None:
+            print("the recipe is done")
+            break
+        losses.append(training.one_step(phase, grades))
+        now = time.monotonic()
+        if len(losses) == LOG_STEPS:
+            tokens = LOG_STEPS * phase["batch"] * phase["length"]
+            report(training, tokens / (now - logged), losses, grades)
+            losses, logged = [], now
+            grades.clear()
+        if now - saved > SAVE_SECONDS:
+            training.save()
+            saved = now
+    training.save()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Words of the generator. Every fifth word, real or invented, is held out for the evaluation."""
+import os
+import zlib
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CONSONANTS, VOWELS, LETTERS = "bcdfghjklmnprstvwz", "aeiou", "abcdefghijklmnopqrstuvwxyz"
+
+
+def is_held_out(word):
+    return zlib.crc32(word.lower().encode()) % 5 == 0
+
+
+def _load():
+    with open(os.path.join(HERE, "words.txt"), encoding="utf-8") as f:
+        words = f.read().split()
+    return [w for w in words if not is_held_out(w)], [w for w in words if is_held_out(w)]
+
+
+TRAINING, HELD_OUT = _load()
+
+
+class Words:
+    """Draws words: real ones, pronounceable ones, random letters, short codes."""
+
+    def __init__(self, rng, held_out=False):
+        self.rng, self.held_out = rng, held_out
+        self.real = HELD_OUT if held_out else TRAINING
+
+    def _invent(self):
+        r, kind = self.rng, self.rng.random()
+        if kind < 0.6:
+            return "".join(
+                r.choice(CONSONANTS) + r.choice(VOWELS) + (r.choice("lnrst") if r.random() < 0.3 else "")
+                for _ in range(r.randint(1, 3)))
+        if kind < 0.9:
+            return "".join(r.choice(LETTERS) for _ in range(r.randint(3, 8)))
+        return "".join(r.choice(LETTERS + "0123456789") for _ in range(r.randint(3, 6)))
+
+    def word(self):
+        if self.rng.random() < 0.5:
+            return self.rng.choice(self.real)
+        while True:
+            w = self._invent()
+            if is_held_out(w) == self.held_out:
+                return w
+
+    def number(self):
+        r = self.rng
+        return str(r.choice((r.randint(1, 99), r.randint(100, 999), r.randint(1000, 9999),
+                             r.randint(10000, 999999))))
