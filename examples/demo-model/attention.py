@@ -45,7 +45,7 @@ def _probabilities(q, keys, sink, n_window, window_mask, low, row_mask, selected
         view[..., n_window:].masked_fill_(~selected[:, :, None], NEVER)
     sinks = sink.detach().repeat(T)[None, :, None]
     top = torch.maximum(scores.amax(2, keepdim=True), sinks)
-    scores.sub_(top).exp_()
+    scores.sub_(top).clamp_min_(-60.0).exp_()  # far below: exp is slow, and this is as good as 0
     sink_mass = (sinks - top).exp_()
     total = scores.sum(2, keepdim=True).add_(sink_mass)
     return scores.div_(total), sink_mass / total

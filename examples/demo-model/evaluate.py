@@ -79,7 +79,7 @@ def main():
     p.add_argument("--minutes", type=float, default=1e9)
     a = p.parse_args()
     torch.set_num_threads(1)
-    t = Training(a.folder, None)
+    t = Training(a.folder)
     t.model.eval()
     tallies = {False: collections.defaultdict(list), True: collections.defaultdict(list)}
     main_tasks = ("call", "value just read", "list, read, answer", "not there", "follow-up")

@@ -1,6 +1,8 @@
 """The checkpoint in the official layout: names, number formats, config and tokenizer.
 
-    python export.py TRAINING_DIR OUT_DIR
+    python export.py TRAINING_DIR OUT_DIR [MASTER]
+
+MASTER, if given, becomes a file with the unrounded weights, from which train.py --from goes on.
 """
 import contextlib
 import hashlib
@@ -157,11 +159,13 @@ def export(model, source, out):
     return digest.hexdigest()
 
 
-def main(source, out):
+def main(source, out, master=None):
     from train import Training
 
-    training = Training(source, None)
+    training = Training(source)
     digest = export(training.model, source, out)
+    if master:
+        training.save_master(master)
     print(f"step {training.step}, {training.tokens} tokens, sha256 of the files in order of name: {digest}")
 
 

@@ -342,9 +342,10 @@ class Model(nn.Module):
         for layer, load in zip(self.layers, self.loads):
             layer.ffn.bias += step * torch.sign(load.mean() - load)
 
-    def forward(self, ids, sparse=False, record=None):
+    def forward(self, ids, sparse=False, record=None, positions=None):
         """ids [B,T] -> normed hidden [B,T,D]. sparse: select rows as the engine does.
 
+        positions [B,T]: for the rotation only, default 0..T-1.
         record: a dict that gets, per index source, its scores [B,T,N] and the attention mass of
         the rows summed over the layers that share its selection.
         """
@@ -353,6 +354,7 @@ class Model(nn.Module):
         compressed = self.token_map[ids]
         pad = int(self.token_map[c.engram_pad_token_id])
         streams = self.embed(ids.flatten())[:, None].expand(-1, c.hc_mult, -1)
+        at = (torch.arange(T).expand(B, T) if positions is None else positions).flatten()
         pre = torch.zeros(B * T, c.hc_mult)
         pre[:, 0] = 1.0
         row = keys = selected = mass = candidates = None
@@ -362,7 +364,7 @@ class Model(nn.Module):
             if str(i) in self.engram:
                 e = self.engram[str(i)]
                 streams = e(streams, e.rows(compressed, pad).flatten(0, 1))
-            cos, sin = (t[:T].repeat(B, 1) for t in rope_table(T, c.qk_rope_head_dim, attn.theta))
+            cos, sin = (t[at] for t in rope_table(int(at.max()) + 1, c.qk_rope_head_dim, attn.theta))
             coefficients, x, qr, q, k, own, latent = layer.before(streams, pre, cos, sin)
             row = own.unflatten(0, (B, -1)) if own is not None else row
             if hasattr(attn, "indexer") and (sparse or record is not None):

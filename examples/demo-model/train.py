@@ -1,10 +1,11 @@
 """Trains the demo model. Stop it at any moment; the same command continues.
 
-    python train.py OUT_DIR [--phase NAME] [--minutes M] [--threads N] [--eager]
+    python train.py OUT_DIR [--phase NAME] [--from MASTER] [--minutes M] [--threads N] [--eager]
 
 An empty or new OUT_DIR gets config.json and tokenizer.json first. state.pt there is the whole
 state of the training: with the same recipe and seed the batches of a step are the same whether or
 not the training was interrupted. --phase leaves the current phase of the recipe for another one.
+--from begins with the weights of a master.pt (export.py) and fresh moments.
 """
 import argparse
 import collections
@@ -44,14 +45,29 @@ def batch(tokenizer, recipe, phase, step):
     return torch.tensor(ids), torch.tensor(weights), probes
 
 
-def rate(recipe, phase, step, phase_step):
-    f = min(1.0, (step + 1) / recipe["warmup"])
+def stretched(phase, ids, user_id, generator):
+    """Positions [B, T] with gaps in front of some user turns, so that rotations of distances far
+    beyond the length of the batch are trained too; None without gaps. Gaps are even and begin at
+    even positions: a group of two tokens stays together."""
+    if torch.rand((), generator=generator) >= phase.get("stretch", 0):
+        return None
+    B, T = ids.shape
+    jump = torch.zeros(B, T, dtype=torch.long)
+    longest = 2 ** torch.randint(4, 13, (B, 1), generator=generator)
+    size = (torch.rand(B, T, generator=generator) * longest).long() // 2 * 2
+    for b, t in (ids == user_id).nonzero().tolist():
+        jump[b, t + t % 2 if t + t % 2 < T else t] = size[b, t] if t + t % 2 < T else 0
+    return torch.arange(T)[None] + jump.cumsum(1)
+
+
+def rate(recipe, phase, updates, phase_step):
+    f = min(1.0, (updates + 1) / recipe["warmup"])
     end = phase.get("decay_to")
     return f if end is None else f * (1 - (1 - end) * min(1.0, phase_step / phase["steps"]))
 
 
 class Training:
-    def __init__(self, folder, phase_name):
+    def __init__(self, folder, phase_name=None, master=None):
         with open(os.path.join(HERE, "recipe.json"), encoding="utf-8") as f:
             self.recipe = json.load(f)
         self.folder, r = folder, self.recipe
@@ -68,6 +84,8 @@ class Training:
         self.phase = self.names[0]
         if os.path.exists(self.path):
             self.load()
+        elif master:
+            self.load_master(master)
         if phase_name and phase_name != self.phase:
             self.phase, self.phase_step = phase_name, 0
 
@@ -89,6 +107,18 @@ class Training:
         self.step, self.phase, self.phase_step, self.tokens = (
             s["step"], s["phase"], s["phase_step"], s["tokens"])
 
+    def save_master(self, path):
+        """The weights alone, in BF16: a few megabytes from which a later day can go on."""
+        half = {k: v.to(torch.bfloat16) for k, v in self.model.state_dict().items()}
+        torch.save({"model": half, "step": self.step, "phase": self.phase,
+                    "phase_step": self.phase_step, "tokens": self.tokens}, path)
+
+    def load_master(self, path):
+        s = torch.load(path)
+        self.model.load_state_dict(s["model"])
+        self.step, self.phase, self.phase_step, self.tokens = (
+            s["step"], s["phase"], s["phase_step"], s["tokens"])
+
     def current(self):
         """The phase to run the next step in, or None at the end of the recipe."""
         phase = self.recipe["phases"][self.names.index(self.phase)]
@@ -104,8 +134,10 @@ class Training:
         """(weighted loss, loss on the model's own tokens)."""
         ids, weights, probes = batch(self.tokenizer, self.recipe, phase, self.step)
         w, target = weights[:, 1:], ids[:, 1:]
+        generator = torch.Generator().manual_seed(self.step)
+        positions = stretched(phase, ids[:, :-1], self.tokenizer.special[prompts.USER], generator)
         with rounded_weights(self.model, phase.get("rounded", False)):
-            logits = self.model.head(self.model(ids[:, :-1]))
+            logits = self.model.head(self.model(ids[:, :-1], positions=positions))
             loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view_as(w)
             mean = (loss * w).sum() / w.sum()
             mean.backward()
@@ -115,7 +147,7 @@ class Training:
             for name, p in self.model.named_parameters():
                 if start.is_frozen_first(name):
                     p.grad = None
-        self.optimizer.step(rate(self.recipe, phase, self.step, self.phase_step))
+        self.optimizer.step(rate(self.recipe, phase, self.optimizer.step_count, self.phase_step))
         self.model.balance()
         right = logits.argmax(-1) == target
         for b, at, n, tag in probes:
@@ -124,6 +156,31 @@ class Training:
         own = w == 1
         self.step, self.phase_step, self.tokens = self.step + 1, self.phase_step + 1, self.tokens + w.numel()
         return mean.item(), (loss.detach() * own).sum().item() / own.sum().item()
+
+
+    def index_step(self, phase):
+        """One step of the indexers alone: their scores learn where the attention of the layers
+        that share a selection goes. (KL divergence, share of the mass in the best rows.)"""
+        ids, _, _ = batch(self.tokenizer, self.recipe, phase, self.step)
+        generator = torch.Generator().manual_seed(self.step)
+        positions = stretched(phase, ids[:, :-1], self.tokenizer.special[prompts.USER], generator)
+        record, loss, covered = {}, 0.0, []
+        self.model(ids[:, :-1], record=record, positions=positions)
+        for scores, mass in record.values():
+            total = mass.sum(-1, keepdim=True)
+            target = mass / (total + 1e-6)
+            log_p = scores.clamp_min(-1e4).log_softmax(-1)
+            divergence = (target * (target.clamp_min(1e-9).log() - log_p)).sum(-1)
+            loss = loss + (divergence * (total[..., 0] > 0.05)).mean()
+            best = scores.detach().topk(min(128, scores.shape[-1]), -1).indices
+            covered.append(target.gather(-1, best)[:, -256:].sum(-1).mean().item())
+        loss.backward()
+        for name, p in self.model.named_parameters():
+            if "indexer" not in name:
+                p.grad = None
+        self.optimizer.step(rate(self.recipe, phase, self.optimizer.step_count, self.phase_step))
+        self.step, self.phase_step = self.step + 1, self.phase_step + 1
+        return loss.item(), sum(covered) / len(covered)
 
 
 def report(training, rate_, losses, grades):
@@ -148,13 +205,14 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("folder")
     p.add_argument("--phase")
+    p.add_argument("--from", dest="master")
     p.add_argument("--minutes", type=float, default=1e9)
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--eager", action="store_true", help="do not compile")
     a = p.parse_args()
     torch.set_num_threads(a.threads)
     torch.set_flush_denormal(True)
-    training, stop = Training(a.folder, a.phase), []
+    training, stop = Training(a.folder, a.phase, a.master), []
     if not a.eager:
         compile_layers(training.model)
     for s in (signal.SIGINT, signal.SIGTERM):
@@ -167,7 +225,7 @@ def main():
         if phase is None:
             print("the recipe is done")
             break
-        losses.append(training.one_step(phase, grades))
+        losses.append(training.index_step(phase) if phase.get("indexer") else training.one_step(phase, grades))
         now = time.monotonic()
         if len(losses) == LOG_STEPS:
             tokens = LOG_STEPS * phase["batch"] * phase["length"]
