@@ -19,6 +19,9 @@ struct turn_extra {
 NODISCARD enum err tape_take_turn(struct query *q, struct tape_turn *out, struct turn_extra *x,
                                   struct error *e);
 struct strand_path;
+/* The path of a session's strand. ERR_CORRUPT: its row, or one on the way, is damaged. */
+NODISCARD enum err tape_path_of(struct store *st, const char *session, struct strand_path *out,
+                                struct error *e);
 /* tape_load, once the path is known; without the ids if they are not wanted (then view.n_ids is
  * right all the same). */
 NODISCARD enum err tape_load_path(struct store *st, const struct strand_path *p, bool with_ids,
