@@ -356,6 +356,9 @@ static void print_verify(const json_t *answer)
     else
         printf("NOT equal: %s rows in %lld segments of %s tokens compared, in %s\n", rows,
                (long long)cli_int(answer, "segments"), tokens, t);
+    if (cli_int(answer, "segmentsWithoutDigest"))
+        printf("%lld more segments have no digest to compare with\n",
+               (long long)cli_int(answer, "segmentsWithoutDigest"));
     print_mismatch(json_object_get(answer, "firstMismatch"));
 }
 
