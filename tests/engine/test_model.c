@@ -1,7 +1,6 @@
 /* Opening a checkpoint: what does not fit is refused with both values; the fingerprint follows
  * what results depend on. And the ends of a sequence: a full context, an interrupted step. */
-#include <unistd.h>
-
+#include "base/fault.h"
 #include "base/fs.h"
 #include "tests/support/checkpoint.h"
 #include "tests/support/drive.h"
@@ -263,12 +262,80 @@ static void test_open_segment(void **state)
     engine_free(m);
 }
 
+/* The n-th allocation fails: opening says so, leaks nothing and leaves nothing behind. Steps
+ * grow, there is an allocation per tensor. */
+static void test_no_memory_to_open(void **state)
+{
+    struct engine_options o = {.n_threads = 1};
+    size_t failures = 0;
+    (void)state;
+    for (uint64_t nth = 1;; nth += 1 + nth / 12) {
+        struct engine *m = NULL;
+        struct error e = {0};
+        fault_arm(FAULT_FAIL, "alloc", nth);
+        enum err rc = engine_open_model(&m, GOLDEN "c_replay/model", &o, &e);
+        bool hit = fault_disarm();
+        if (!hit) {
+            assert_ok(rc, &e);
+            engine_free(m);
+            break;
+        }
+        assert_int_equal(rc, ERR_NOMEM);
+        assert_null(m);
+        failures++;
+    }
+    assert_true(failures > 20);
+}
+
+/* The same in a step: the sequence fails with an event that says why, the engine lives on. */
+static void test_no_memory_in_a_step(void **state)
+{
+    struct engine_options o = {.n_threads = 1, .chunk_tokens = 64, .no_weight_digest = true};
+    struct engine *m = drive_open(GOLDEN "c_replay/model", &o);
+    uint32_t ids[64];
+    size_t failures = 0;
+    (void)state;
+    drive_ids(ids, 64, 4);
+    for (uint64_t nth = 1;; nth++) {
+        struct seq *s = NULL;
+        struct error e = {0};
+        struct engine_event ev[8];
+        size_t n = 0;
+        fault_arm(FAULT_FAIL, "alloc", nth);
+        enum err rc = seq_new(m, NULL, &s, &e);
+        if (!rc)
+            rc = seq_input(s, ids, 64, PREFILL_CED, &e);
+        if (!rc)
+            rc = engine_step(m, ev, 8, &n, &e);
+        bool hit = fault_disarm();
+        if (!hit) {
+            assert_ok(rc, &e);
+            assert_int_equal(seq_position(s), 64);
+            seq_free(s);
+            break;
+        }
+        if (!rc) {
+            assert_int_equal(n, 1);
+            assert_int_equal(ev[0].reason, END_FAILED);
+            assert_int_equal(ev[0].error.code, ERR_NOMEM);
+            assert_int_equal(seq_position(s), 0);
+        } else {
+            assert_int_equal(rc, ERR_NOMEM);
+        }
+        seq_free(s);
+        failures++;
+    }
+    assert_true(failures >= 5);
+    engine_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wrong_weights), cmocka_unit_test(test_options),
-        cmocka_unit_test(test_fingerprint),   cmocka_unit_test(test_full_context),
-        cmocka_unit_test(test_interrupt),     cmocka_unit_test(test_open_segment),
+        cmocka_unit_test(test_wrong_weights),     cmocka_unit_test(test_options),
+        cmocka_unit_test(test_fingerprint),       cmocka_unit_test(test_full_context),
+        cmocka_unit_test(test_interrupt),         cmocka_unit_test(test_open_segment),
+        cmocka_unit_test(test_no_memory_to_open), cmocka_unit_test(test_no_memory_in_a_step),
     };
     return !!cmocka_run_group_tests(tests, setup, teardown);
 }
