@@ -155,11 +155,12 @@ static void feed_done(struct turn *t)
     struct feed *f = &t->feed;
     struct daemon *d = t->session->daemon;
     uint64_t dt = daemon_now_ns(d) - f->t0_ns;
-    const struct tape_segment *last = &f->segments[f->n_segments - 1];
+    /* None: the state reached to the tape's end, which is that of a closed run. */
+    const struct tape_segment *last = f->n_segments ? &f->segments[f->n_segments - 1] : NULL;
 
     t->ledger.ns[STAGE_PREFILL] += dt;
     t->session->resume.recompute_ns += recompute_share(t, dt);
-    if (last->open && last->seg.kind == SEGMENT_GENERATED) {
+    if (last && last->open && last->seg.kind == SEGMENT_GENERATED) {
         uint64_t start = last->seg.start;
         turn_run(t, start, f->ids + (start - f->first), f->end - start);
     } else if (t->tools) {
