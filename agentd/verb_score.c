@@ -450,12 +450,26 @@ static enum err open_output(struct score *x, struct error *e)
     return x->out ? OK : err_sys(e, errno, "%s", x->o->out);
 }
 
+static void notice_unused(const struct engine *m)
+{
+    uint64_t n = engine_describe(m)->n_unused_tensors;
+    if (n)
+        fprintf(stderr,
+                "agentd score: %" PRIu64
+                " tensors of draft layers and vision are not used by this "
+                "build\n",
+                n);
+}
+
 static enum err score(struct score *x, struct error *e)
 {
     enum err rc;
     if ((rc = read_ids(x->o->ids, &x->ids, e)) || (rc = check_options(x, e)) ||
-        (rc = open_engine(x, e)) || (x->o->dump && (rc = start_dump(x, e))) ||
-        (rc = open_output(x, e)) || (rc = run_tape(x, e)))
+        (rc = open_engine(x, e)))
+        return rc;
+    notice_unused(x->m);
+    if ((x->o->dump && (rc = start_dump(x, e))) || (rc = open_output(x, e)) ||
+        (rc = run_tape(x, e)))
         return rc;
     if (fflush(x->out))
         return err_sys(e, errno, "%s", x->o->out);

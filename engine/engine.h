@@ -62,8 +62,9 @@ struct engine_info {
     const struct state_layout *layout;
     const struct tokenizer *tokenizer;
     uint32_t vocab_size;
-    uint64_t max_tokens; /* max_position_embeddings */
-    bool storable;       /* false in precision `math`: no grid to store */
+    uint64_t max_tokens;       /* max_position_embeddings */
+    bool storable;             /* false in precision `math`: no grid to store */
+    uint64_t n_unused_tensors; /* of draft layers and vision: skipped by this build */
 };
 const struct engine_info *engine_describe(const struct engine *m);
 
@@ -108,8 +109,9 @@ struct generate_options {
 NODISCARD enum err seq_generate(struct seq *s, const struct generate_options *g,
                                 struct error *e);
 
-/* Stops the queued work at the next chunk or token border; what was computed stays. The event
- * is ENGINE_DONE with END_CANCELLED. Without queued work: nothing. */
+/* Stops the queued work at the next chunk or token border; what was computed stays. An id
+ * that was reported already is computed first, so that at rest every token of the tape is. The
+ * event is ENGINE_DONE with END_CANCELLED. Without queued work: nothing. */
 void seq_cancel(struct seq *s);
 
 /* Running digest of the segment that the position is in (options.digests): after each computed

@@ -173,7 +173,8 @@ static enum err describe(struct model *m, const char *dir, const struct engine_o
                                           .tokenizer = m->tokenizer,
                                           .vocab_size = c->vocab_size,
                                           .max_tokens = c->max_tokens,
-                                          .storable = m->precision != PRECISION_MATH};
+                                          .storable = m->precision != PRECISION_MATH,
+                                          .n_unused_tensors = m->weights.n_skipped};
     return o->no_weight_digest ? OK : fingerprint_model(m, l->fingerprint, e);
 }
 
