@@ -28,8 +28,7 @@ const struct option cli_option_table[CLI_N_OPTIONS] = {
      .help = "give up waiting after this time: exit code 124"},
 };
 
-/* ---- options
- * --------------------------------------------------------------------------------- */
+/* ---- options -------------------------------------------------------------------- */
 
 int cli_parse(const struct command *c, int argc, char **argv, void *values, struct options *out)
 {
@@ -54,8 +53,7 @@ int cli_usage(const struct command *c, const char *fmt, ...)
     return EXIT_USAGE;
 }
 
-/* ---- context
- * --------------------------------------------------------------------------------- */
+/* ---- context -------------------------------------------------------------------- */
 
 static int64_t now_ms(void)
 {
@@ -153,8 +151,7 @@ void cli_note(const struct cli *x, const char *fmt, ...)
     fputs("\n", stderr);
 }
 
-/* ---- sessions
- * -------------------------------------------------------------------------------- */
+/* ---- sessions ------------------------------------------------------------------- */
 
 const char *cli_str(const json_t *object, const char *field)
 {

@@ -15,8 +15,7 @@
 #include "agentd/verbs.h"
 #include "base/options.h"
 
-/* ---- options
- * --------------------------------------------------------------------------------- */
+/* ---- options -------------------------------------------------------------------- */
 
 struct cli_options {
     bool json, jsonl, quiet, no_color;
@@ -44,8 +43,7 @@ struct cli_verb {
 int cli_parse(const struct command *c, int argc, char **argv, void *values,
               struct options *out);
 
-/* ---- context
- * --------------------------------------------------------------------------------- */
+/* ---- context -------------------------------------------------------------------- */
 
 struct cli {
     const char *verb;
@@ -78,8 +76,7 @@ int cli_usage(const struct command *c, const char *fmt, ...)
 /* One line to stderr, unless --quiet. */
 void cli_note(const struct cli *x, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* ---- sessions
- * -------------------------------------------------------------------------------- */
+/* ---- sessions ------------------------------------------------------------------- */
 
 #define CLI_ID_CAP 64
 

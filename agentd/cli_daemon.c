@@ -38,8 +38,7 @@ static int daemon_verb(const struct command *c, int argc, char **argv, const cha
     return code;
 }
 
-/* ---- status, tools
- * --------------------------------------------------------------------------- */
+/* ---- status, tools -------------------------------------------------------------- */
 
 const struct command cli_status_command = {
     "status", "", "the daemon and its model", OPTION_TABLE_EMPTY, CLI_OPTION_TABLE, 0, 0};
@@ -93,8 +92,7 @@ int cli_tools(int argc, char **argv)
     return daemon_verb(&cli_tools_command, argc, argv, "tool/list", print_tools);
 }
 
-/* ---- approvals
- * ------------------------------------------------------------------------------- */
+/* ---- approvals ------------------------------------------------------------------ */
 
 const struct command cli_approvals_command = {
     "approvals", "", "tool calls that wait for a yes", OPTION_TABLE_EMPTY, CLI_OPTION_TABLE,

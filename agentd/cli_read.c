@@ -61,8 +61,7 @@ static enum err attach(struct watch *w, const char *id, const char *mode, int64_
     return rc;
 }
 
-/* ---- attach, wait
- * ---------------------------------------------------------------------------- */
+/* ---- attach, wait --------------------------------------------------------------- */
 
 static int follow_turn(const struct command *c, int argc, char **argv, const char *mode)
 {
@@ -100,8 +99,7 @@ int cli_wait(int argc, char **argv)
     return follow_turn(&cli_wait_command, argc, argv, "observe");
 }
 
-/* ---- logs, show
- * ------------------------------------------------------------------------------ */
+/* ---- logs, show ----------------------------------------------------------------- */
 
 static int read_events(struct watch *w, const char *id, int64_t from)
 {

@@ -83,8 +83,7 @@ const struct command cli_send_command = {"send",
                                          2,
                                          2};
 
-/* ---- parameters
- * ------------------------------------------------------------------------------ */
+/* ---- parameters ----------------------------------------------------------------- */
 
 static enum err read_all(FILE *f, const char *what, struct buf *out, struct error *e)
 {
@@ -200,8 +199,7 @@ static enum err new_params(const struct run_options *o, const struct options *se
     return workspace(o->folder, p, e);
 }
 
-/* ---- doing it
- * -------------------------------------------------------------------------------- */
+/* ---- doing it ------------------------------------------------------------------- */
 
 struct prompt {
     json_t *content, *forced; /* forced may be NULL */

@@ -60,8 +60,7 @@ static int print_name(const json_t *answer)
     return EXIT_DONE;
 }
 
-/* ---- ps
- * -------------------------------------------------------------------------------------- */
+/* ---- ps ------------------------------------------------------------------------- */
 
 struct ps_options {
     struct cli_options cli; /* first */
@@ -141,8 +140,7 @@ int cli_ps(int argc, char **argv)
     return code;
 }
 
-/* ---- fork
- * ------------------------------------------------------------------------------------ */
+/* ---- fork ----------------------------------------------------------------------- */
 
 struct fork_options {
     struct cli_options cli; /* first */
@@ -191,8 +189,7 @@ int cli_fork(int argc, char **argv)
     return code;
 }
 
-/* ---- rename, rm, cancel
- * ---------------------------------------------------------------------- */
+/* ---- rename, rm, cancel --------------------------------------------------------- */
 
 const struct command cli_rename_command = {
     "rename", "NAME NEW", "give a session another name", OPTION_TABLE_EMPTY, CLI_OPTION_TABLE,
@@ -260,8 +257,7 @@ int cli_cancel(int argc, char **argv)
     return session_verb(&v, argc, argv, &o);
 }
 
-/* ---- usage
- * ----------------------------------------------------------------------------------- */
+/* ---- usage ---------------------------------------------------------------------- */
 
 const struct command cli_usage_command = {"usage",
                                           "NAME",
@@ -307,8 +303,7 @@ int cli_usage_of(int argc, char **argv)
     return session_verb(&v, argc, argv, &o);
 }
 
-/* ---- verify
- * ---------------------------------------------------------------------------------- */
+/* ---- verify --------------------------------------------------------------------- */
 
 const struct command cli_verify_command = {
     "verify",

@@ -8,8 +8,7 @@
 
 #define MAX_SHOWN (64u << 20)
 
-/* ---- harmless text
- * --------------------------------------------------------------------------- */
+/* ---- harmless text -------------------------------------------------------------- */
 
 /* Length of the UTF-8 character at p, and its code point; 0 if there is none. */
 static size_t decode_utf8(const uint8_t *p, size_t n, uint32_t *cp)
@@ -105,8 +104,7 @@ void cli_text_print_head(FILE *f, const char *text, size_t n_lines, size_t n_byt
         fprintf(f, "%s[%zu bytes more]\n", indent, total - at);
 }
 
-/* ---- JSON
- * ------------------------------------------------------------------------------------ */
+/* ---- JSON ----------------------------------------------------------------------- */
 
 void cli_json_print(FILE *f, const json_t *j, bool pretty)
 {
@@ -159,8 +157,7 @@ void cli_fields_print(FILE *f, const json_t *j, int indent)
     }
 }
 
-/* ---- figures
- * --------------------------------------------------------------------------------- */
+/* ---- figures -------------------------------------------------------------------- */
 
 /* v with three significant digits, and the letter of its power of 1000. */
 static void scale(double v, const char *const *units, size_t n_units, char *out)
@@ -231,8 +228,7 @@ const char *cli_age(int64_t ms_ago, char out[CLI_FIGURE_BYTES])
     return out;
 }
 
-/* ---- progress
- * -------------------------------------------------------------------------------- */
+/* ---- progress ------------------------------------------------------------------- */
 
 #define BAR_CELLS 20
 
@@ -265,8 +261,7 @@ enum err cli_progress_line(const json_t *p, struct buf *out, struct error *e)
     return rc;
 }
 
-/* ---- ledger
- * ---------------------------------------------------------------------------------- */
+/* ---- ledger --------------------------------------------------------------------- */
 
 static void print_tokens(FILE *f, const json_t *o, const char *field, const char *what)
 {

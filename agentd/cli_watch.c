@@ -44,8 +44,7 @@ void watch_fini(struct watch *w)
     w->calls = NULL;
 }
 
-/* ---- status line
- * ----------------------------------------------------------------------------- */
+/* ---- status line ---------------------------------------------------------------- */
 
 void watch_clear_status(struct watch *w)
 {
@@ -102,8 +101,7 @@ void watch_state(struct watch *w, const json_t *object)
     w->phase_ms = now_ms();
 }
 
-/* ---- items
- * ----------------------------------------------------------------------------------- */
+/* ---- items ---------------------------------------------------------------------- */
 
 static void end_stream(struct watch *w)
 {
@@ -271,8 +269,7 @@ void watch_notify(void *user, const char *method, const json_t *params)
         on_progress(w, params);
 }
 
-/* ---- approvals
- * ------------------------------------------------------------------------------- */
+/* ---- approvals ------------------------------------------------------------------ */
 
 /* One letter from the terminal; 0 when interrupted or at its end. */
 static char ask(struct watch *w, const json_t *approval)
@@ -333,8 +330,7 @@ static enum err act(struct watch *w, const char *id, bool *acted, struct error *
     return rc;
 }
 
-/* ---- waiting
- * --------------------------------------------------------------------------------- */
+/* ---- waiting -------------------------------------------------------------------- */
 
 int watch_exit_code(const json_t *waited)
 {

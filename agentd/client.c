@@ -44,8 +44,7 @@ struct client {
     struct client_failure failure;
 };
 
-/* ---- time
- * ------------------------------------------------------------------------------------ */
+/* ---- time ----------------------------------------------------------------------- */
 
 static int64_t now_ms(void)
 {
@@ -68,8 +67,7 @@ static int poll_timeout(int64_t deadline)
     return left <= 0 ? 0 : left > INT_MAX ? INT_MAX : (int)left;
 }
 
-/* ---- where the daemon is
- * --------------------------------------------------------------------- */
+/* ---- where the daemon is -------------------------------------------------------- */
 
 static bool is_own_dir(const char *path)
 {
@@ -125,8 +123,7 @@ enum err client_socket_path(const char *given, char out[CLIENT_PATH_BYTES], stru
     return OK;
 }
 
-/* ---- bytes
- * ----------------------------------------------------------------------------------- */
+/* ---- bytes ---------------------------------------------------------------------- */
 
 static enum err broken(struct client *c, struct error *e)
 {
@@ -213,8 +210,7 @@ static enum err send_all(struct client *c, const uint8_t *p, size_t n, int64_t d
     return OK;
 }
 
-/* ---- messages
- * -------------------------------------------------------------------------------- */
+/* ---- messages ------------------------------------------------------------------- */
 
 static const char *text_of(const json_t *object, const char *key, const char *otherwise)
 {
@@ -306,8 +302,7 @@ static enum err pump(struct client *c, int64_t deadline, struct error *e)
     return rc ? rc : take_lines(c, e);
 }
 
-/* ---- calls
- * ----------------------------------------------------------------------------------- */
+/* ---- calls ---------------------------------------------------------------------- */
 
 static enum err code_of(int code, const char *kind)
 {
@@ -453,8 +448,7 @@ const json_t *client_server(const struct client *c)
     return c->server;
 }
 
-/* ---- connecting
- * ------------------------------------------------------------------------------ */
+/* ---- connecting ----------------------------------------------------------------- */
 
 static enum err connect_path(int fd, const char *path, int64_t deadline, struct error *e)
 {

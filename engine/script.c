@@ -93,8 +93,7 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* ---- the script
- * ------------------------------------------------------------------------------ */
+/* ---- the script ----------------------------------------------------------------- */
 
 /* The line of the n-th run, n from 0; NULL behind the last. */
 static const struct script_step *step_of(const struct script_seq *s, uint64_t run)
@@ -123,8 +122,7 @@ static void crash_at(const struct script_seq *s, enum script_crash when)
         kill(getpid(), SIGKILL);
 }
 
-/* ---- queueing
- * -------------------------------------------------------------------------------- */
+/* ---- queueing ------------------------------------------------------------------- */
 
 static enum err check_free(const struct script_seq *s, struct error *e)
 {
@@ -253,8 +251,7 @@ static void script_cancel(struct seq *base)
     s->cancelled = s->work != WORK_NONE;
 }
 
-/* ---- steps
- * ----------------------------------------------------------------------------------- */
+/* ---- steps ---------------------------------------------------------------------- */
 
 static struct engine_event event_of(struct script_seq *s, enum engine_event_kind kind)
 {
@@ -395,8 +392,7 @@ static struct engine_event step_seq(struct script_seq *s)
     abort(); /* only sequences with work come here */
 }
 
-/* ---- scheduling
- * ------------------------------------------------------------------------------ */
+/* ---- scheduling ----------------------------------------------------------------- */
 
 static uint64_t due_of(const struct script_seq *s)
 {
@@ -486,8 +482,7 @@ static enum err script_step_all(struct engine *base, struct engine_event *events
     return OK;
 }
 
-/* ---- state
- * ----------------------------------------------------------------------------------- */
+/* ---- state ---------------------------------------------------------------------- */
 
 static uint64_t script_position(const struct seq *base)
 {
@@ -584,8 +579,7 @@ static enum err script_rebuild_from(struct seq *base, const struct tape_view *ta
     return OK;
 }
 
-/* ---- life
- * ------------------------------------------------------------------------------------ */
+/* ---- life ----------------------------------------------------------------------- */
 
 static enum err script_seq_new(struct engine *base, struct seq **out, struct error *e)
 {

@@ -32,8 +32,7 @@ void script_state_fini(struct script_state *s)
     *s = (struct script_state){0};
 }
 
-/* ---- room
- * ------------------------------------------------------------------------------------ */
+/* ---- room ----------------------------------------------------------------------- */
 
 static size_t page_up(uint64_t n_bytes)
 {
@@ -69,8 +68,7 @@ enum err script_reserve(struct script_state *s, uint64_t n_tokens, struct error 
     return OK;
 }
 
-/* ---- rows
- * ------------------------------------------------------------------------------------ */
+/* ---- rows ----------------------------------------------------------------------- */
 
 static uint8_t *kv_row(const struct script_state *s, uint64_t i)
 {
@@ -122,8 +120,7 @@ static void write_rows(struct script_state *s, uint64_t i, uint32_t id)
     hash_rows(s, i);
 }
 
-/* ---- one token
- * ------------------------------------------------------------------------------- */
+/* ---- one token ------------------------------------------------------------------ */
 
 static uint32_t entry_flags(enum segment_kind kind, enum prefill_mode mode, bool begins)
 {
@@ -193,8 +190,7 @@ void script_append(struct script_state *s, uint32_t id)
     digest_row(s, i);
 }
 
-/* ---- tip
- * ------------------------------------------------------------------------------------- */
+/* ---- tip ------------------------------------------------------------------------ */
 
 static uint32_t read_u32(const uint8_t *p)
 {
@@ -298,8 +294,7 @@ enum err script_import_tip(struct script_state *s, const uint8_t *tip, uint64_t 
     return OK;
 }
 
-/* ---- from the tape
- * --------------------------------------------------------------------------- */
+/* ---- from the tape -------------------------------------------------------------- */
 
 static uint32_t count_replays(const struct tape_view *tape, uint64_t n_tokens, bool replay)
 {

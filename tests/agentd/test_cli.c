@@ -2,19 +2,16 @@
 #include "tests/support/test.h"
 
 #include <fcntl.h>
-#include <libgen.h>
-#include <pthread.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "agentd/cli_text.h"
 #include "agentd/verbs.h"
 #include "base/auto.h"
+#include "tests/support/agentctl.h"
 #include "tests/support/fake_server.h"
 
-/* ---- the server
- * ------------------------------------------------------------------------------ */
+/* ---- the server ----------------------------------------------------------------- */
 
 struct scene {
     struct fake_server *server;
@@ -157,91 +154,6 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- the program
- * ----------------------------------------------------------------------------- */
-
-struct ran {
-    int code; /* exit code; -signal when killed by one */
-    char out[65536], err[65536];
-};
-
-static const char *agentctl(void)
-{
-    static char path[4096];
-    char self[4096];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    assert_true(n > 0);
-    self[n] = 0; /* BUILD/tests/agentd/test_cli */
-    snprintf(path, sizeof path, "%s/agentctl", dirname(dirname(dirname(self))));
-    return path;
-}
-
-static pid_t start(int out, int err, const char *const *argv)
-{
-    const char *args[24] = {"agentctl"};
-    for (size_t i = 0; argv[i] && i < 22; i++)
-        args[i + 1] = argv[i];
-    const char *path = agentctl();
-    pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid)
-        return pid;
-    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    dup2(null, 0);
-    dup2(out, 1);
-    dup2(err, 2);
-    execv(path, (char *const *)(uintptr_t)args);
-    _exit(99);
-}
-
-static void read_back(int fd, char *text, size_t cap)
-{
-    ssize_t n = pread(fd, text, cap - 1, 0);
-    assert_true(n >= 0);
-    text[n] = 0;
-    close(fd);
-}
-
-static int temp_file(void)
-{
-    char path[] = "/tmp/cli-XXXXXX";
-    int fd = mkostemp(path, O_CLOEXEC);
-    assert_true(fd >= 0);
-    unlink(path);
-    return fd;
-}
-
-static void finish(struct ran *r, pid_t pid, int out, int err)
-{
-    int status;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    r->code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-    read_back(out, r->out, sizeof r->out);
-    read_back(err, r->err, sizeof r->err);
-}
-
-static struct ran *run_args(const char *const *argv)
-{
-    static struct ran r;
-    int out = temp_file(), err = temp_file();
-    finish(&r, start(out, err, argv), out, err);
-    return &r;
-}
-
-#define RUN(...) run_args((const char *const[]){__VA_ARGS__, NULL})
-
-static void assert_has(const char *text, const char *part)
-{
-    if (!strstr(text, part))
-        fail_msg("no \"%s\" in: %s", part, text);
-}
-
-static void assert_lacks(const char *text, const char *part)
-{
-    if (strstr(text, part))
-        fail_msg("\"%s\" in: %s", part, text);
-}
-
 static json_t *waited(const char *reason, const char *text)
 {
     return json_pack("{s:s, s:s, s:s, s:{s:i}}", "state",
@@ -249,8 +161,7 @@ static json_t *waited(const char *reason, const char *text)
                      reason, "text", text, "ledger", "prompt_tokens", 7);
 }
 
-/* ---- tests
- * ----------------------------------------------------------------------------------- */
+/* ---- tests ---------------------------------------------------------------------- */
 
 static void test_usage(void **state)
 {
@@ -272,21 +183,21 @@ static void test_usage(void **state)
         {"rename", "a"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        const struct ran *r = run_args(wrong[i]);
+        const struct agentctl_ran *r = agentctl_run(wrong[i]);
         if (r->code != EXIT_USAGE || *r->out || !*r->err)
             fail_msg("case %zu: code %d, stdout \"%s\", stderr \"%s\"", i, r->code, r->out,
                      r->err);
     }
-    assert_int_equal(RUN("help")->code, EXIT_DONE);
-    assert_has(RUN("run", "--help")->out, "--forced");
-    assert_has(RUN("--version")->out, AGENTD_VERSION);
-    assert_has(RUN("completion")->out, "complete -o default -F _agentctl agentctl");
+    assert_int_equal(AGENTCTL("help")->code, EXIT_DONE);
+    assert_has(AGENTCTL("run", "--help")->out, "--forced");
+    assert_has(AGENTCTL("--version")->out, AGENTD_VERSION);
+    assert_has(AGENTCTL("completion")->out, "complete -o default -F _agentctl agentctl");
 }
 
 static void test_no_daemon(void **state)
 {
     (void)state;
-    const struct ran *r = RUN("ps", "--socket", "/nowhere/agentd.sock");
+    const struct agentctl_ran *r = AGENTCTL("ps", "--socket", "/nowhere/agentd.sock");
     assert_int_equal(r->code, EXIT_NO_DAEMON);
     assert_has(r->err, "/nowhere/agentd.sock");
     assert_string_equal(r->out, "");
@@ -295,34 +206,35 @@ static void test_no_daemon(void **state)
 static void test_names(void **state)
 {
     (void)state;
-    const struct ran *r = RUN("ps", "-a", "--names");
+    const struct agentctl_ran *r = AGENTCTL("ps", "-a", "--names");
     assert_int_equal(r->code, EXIT_DONE);
     assert_string_equal(r->out, "brisk-otter\nbrisk-owl\n");
-    assert_string_equal(RUN("ps", "--names")->out, "brisk-otter\n");
-    r = RUN("ps", "-a");
+    assert_string_equal(AGENTCTL("ps", "--names")->out, "brisk-otter\n");
+    r = AGENTCTL("ps", "-a");
     assert_lacks(r->out, "\x1b");
     assert_has(r->out, "\\x1b[2J");
     assert_has(r->out, "61.2k");
-    r = RUN("cancel", "brisk");
+    r = AGENTCTL("cancel", "brisk");
     assert_int_equal(r->code, EXIT_NOTFOUND);
     assert_has(r->err, "ambiguous: brisk-otter, brisk-owl");
-    assert_int_equal(RUN("cancel", "swift-otter")->code, EXIT_NOTFOUND);
-    assert_int_equal(RUN("cancel", "")->code, EXIT_USAGE);
-    assert_int_equal(RUN("cancel", "brisk-ot")->code, EXIT_DONE);
-    assert_int_equal(RUN("cancel", "01aaaaaaaaaaaaaaaaaaaaaaa2")->code, EXIT_DONE);
-    assert_int_equal(RUN("cancel", "@-")->code, EXIT_NOTFOUND); /* none of this folder */
-    r = RUN("ps", "-a", "--json");
+    assert_int_equal(AGENTCTL("cancel", "swift-otter")->code, EXIT_NOTFOUND);
+    assert_int_equal(AGENTCTL("cancel", "")->code, EXIT_USAGE);
+    assert_int_equal(AGENTCTL("cancel", "brisk-ot")->code, EXIT_DONE);
+    assert_int_equal(AGENTCTL("cancel", "01aaaaaaaaaaaaaaaaaaaaaaa2")->code, EXIT_DONE);
+    assert_int_equal(AGENTCTL("cancel", "@-")->code, EXIT_NOTFOUND); /* none of this folder */
+    r = AGENTCTL("ps", "-a", "--json");
     json_auto_t *j = json_loads(r->out, 0, NULL);
     assert_int_equal(json_array_size(json_object_get(j, "sessions")), 2);
     /* a verb that this daemon does not have */
-    assert_int_equal(RUN("usage", "brisk-owl")->code, EXIT_MODEL);
+    assert_int_equal(AGENTCTL("usage", "brisk-owl")->code, EXIT_MODEL);
 }
 
 static void test_run(void **state)
 {
     struct scene *c = *state;
     c->waited = waited("end", "the answer\x1b[31m");
-    const struct ran *r = RUN("run", "-n", "x", "--seed", "5", "--tools", "run,grep", "hello");
+    const struct agentctl_ran *r =
+        AGENTCTL("run", "-n", "x", "--seed", "5", "--tools", "run,grep", "hello");
     assert_int_equal(r->code, EXIT_DONE);
     assert_string_equal(r->out, "the answer\\x1b[31m\n");
     assert_has(r->err, "session brisk-otter");
@@ -334,13 +246,13 @@ static void test_run(void **state)
     assert_null(json_object_get(c->created, "approve")); /* not said: the daemon's default */
     assert_non_null(json_object_get(c->created, "cwd"));
     assert_int_equal(json_string_length(json_object_get(c->prompt, "clientMessageId")), 26);
-    r = RUN("run", "-q", "hello");
+    r = AGENTCTL("run", "-q", "hello");
     assert_string_equal(r->err, "");
-    r = RUN("send", "brisk-owl", "more", "--json");
+    r = AGENTCTL("send", "brisk-owl", "more", "--json");
     assert_int_equal(r->code, EXIT_DONE);
     json_auto_t *j = json_loads(r->out, 0, NULL);
     assert_string_equal(json_string_value(json_object_get(j, "reason")), "end");
-    r = RUN("run", "-d", "hello");
+    r = AGENTCTL("run", "-d", "hello");
     assert_int_equal(r->code, EXIT_DONE);
     assert_string_equal(r->out, "brisk-otter\n");
 }
@@ -349,7 +261,7 @@ static void test_jsonl(void **state)
 {
     struct scene *c = *state;
     c->waited = waited("end", "x");
-    const struct ran *r = RUN("run", "--jsonl", "hello");
+    const struct agentctl_ran *r = AGENTCTL("run", "--jsonl", "hello");
     assert_int_equal(r->code, EXIT_DONE);
     int n = 0;
     for (const char *p = r->out; *p; p += strcspn(p, "\n") + 1, n++) {
@@ -376,8 +288,8 @@ static void test_reasons(void **state)
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         json_decref(c->waited);
         c->waited = waited(ends[i].reason, ends[i].text);
-        assert_int_equal(RUN("wait", "brisk-otter")->code, ends[i].code);
-        assert_int_equal(RUN("run", "--json", "hello")->code, ends[i].code);
+        assert_int_equal(AGENTCTL("wait", "brisk-otter")->code, ends[i].code);
+        assert_int_equal(AGENTCTL("run", "--json", "hello")->code, ends[i].code);
     }
 }
 
@@ -389,10 +301,10 @@ static void test_forced(void **state)
     assert_true(fd >= 0);
     assert_true(write(fd, "[{\"ids\":[1,2]},{\"text\":\"a\"}]", 28) == 28);
     c->waited = waited("end", "x");
-    assert_int_equal(RUN("run", "--forced", path, "hello")->code, EXIT_DONE);
+    assert_int_equal(AGENTCTL("run", "--forced", path, "hello")->code, EXIT_DONE);
     assert_int_equal(json_array_size(json_object_get(c->prompt, "forced")), 2);
     assert_int_equal(ftruncate(fd, 20), 0);
-    const struct ran *r = RUN("run", "--forced", path, "hello");
+    const struct agentctl_ran *r = AGENTCTL("run", "--forced", path, "hello");
     assert_int_equal(r->code, EXIT_USAGE);
     assert_has(r->err, path);
     close(fd);
@@ -402,18 +314,19 @@ static void test_forced(void **state)
 static void test_logs(void **state)
 {
     (void)state;
-    const struct ran *r = RUN("logs", "brisk-otter");
+    const struct agentctl_ran *r = AGENTCTL("logs", "brisk-otter");
     assert_int_equal(r->code, EXIT_DONE);
     assert_has(r->out, "@2 → read_file {");
     assert_lacks(r->out, "@3 ");
     assert_has(r->out, "@4 ← interrupted: outcome unknown\n");
     assert_string_equal(r->err, "");
-    assert_has(RUN("logs", "-v", "brisk-otter")->out, "@3 → read_file [interrupted] {");
-    r = RUN("show", "brisk-otter@4");
+    assert_has(AGENTCTL("logs", "-v", "brisk-otter")->out, "@3 → read_file [interrupted] {");
+    r = AGENTCTL("show", "brisk-otter@4");
     assert_int_equal(r->code, EXIT_DONE);
     assert_string_equal(r->out, "@4 ← interrupted: outcome unknown\n");
-    assert_int_equal(RUN("show", "brisk-otter@7")->code, EXIT_NOTFOUND);
-    assert_int_equal(RUN("logs", "-f", "--timeout", "0.1", "brisk-otter")->code, EXIT_TIMEOUT);
+    assert_int_equal(AGENTCTL("show", "brisk-otter@7")->code, EXIT_NOTFOUND);
+    assert_int_equal(AGENTCTL("logs", "-f", "--timeout", "0.1", "brisk-otter")->code,
+                     EXIT_TIMEOUT);
 }
 
 static void test_verify(void **state)
@@ -421,34 +334,34 @@ static void test_verify(void **state)
     struct scene *c = *state;
     c->verified = json_pack("{s:b, s:i, s:i, s:i, s:f}", "equal", 1, "segments", 4, "rows",
                             1234, "tokens", 5678, "ms", 910.0);
-    const struct ran *r = RUN("verify", "brisk-otter");
+    const struct agentctl_ran *r = AGENTCTL("verify", "brisk-otter");
     assert_int_equal(r->code, EXIT_DONE);
     assert_has(r->out, "1,234 computed rows");
     json_object_set_new(c->verified, "rows", json_integer(0));
-    assert_int_equal(RUN("verify", "brisk-otter")->code, EXIT_FAILED);
+    assert_int_equal(AGENTCTL("verify", "brisk-otter")->code, EXIT_FAILED);
     json_object_set_new(c->verified, "equal", json_false());
     json_object_set_new(c->verified, "firstMismatch", json_pack("{s:i}", "segment", 3));
-    r = RUN("verify", "brisk-otter");
+    r = AGENTCTL("verify", "brisk-otter");
     assert_int_equal(r->code, EXIT_CORRUPT);
     assert_has(r->out, "NOT equal");
     assert_has(r->out, "segment: 3");
-    assert_int_equal(RUN("verify", "--json", "brisk-otter")->code, EXIT_CORRUPT);
+    assert_int_equal(AGENTCTL("verify", "--json", "brisk-otter")->code, EXIT_CORRUPT);
 }
 
 static void test_trouble(void **state)
 {
     struct scene *c = *state;
     c->overloaded = true;
-    const struct ran *r = RUN("run", "hello");
+    const struct agentctl_ran *r = AGENTCTL("run", "hello");
     assert_int_equal(r->code, EXIT_AGAIN);
     assert_has(r->err, "the queue is full (come back)");
     c->overloaded = false;
-    r = RUN("run", "--timeout", "0.2", "hello");
+    r = AGENTCTL("run", "--timeout", "0.2", "hello");
     assert_int_equal(r->code, EXIT_TIMEOUT);
     assert_has(r->err, "still works on it");
     assert_string_equal(r->out, "");
     c->hang_up = true;
-    r = RUN("run", "hello");
+    r = AGENTCTL("run", "hello");
     assert_int_equal(r->code, EXIT_NO_DAEMON);
     assert_has(r->err, "closed the connection");
 }
@@ -458,20 +371,19 @@ static void test_interrupts(void **state)
 {
     struct scene *c = *state;
     static const char *const argv[] = {"run", "hello", NULL};
-    static struct ran r;
+    const struct agentctl_ran *r;
     int pipe_fds[2];
     char byte;
     assert_int_equal(pipe(pipe_fds), 0);
     c->signal_fd = pipe_fds[1];
     for (int sig = 0; sig < 2; sig++) {
-        int out = temp_file(), err = temp_file();
-        pid_t pid = start(out, err, argv);
+        struct agentctl_run run = agentctl_start(argv);
         assert_int_equal(read(pipe_fds[0], &byte, 1), 1);
-        assert_int_equal(kill(pid, sig ? SIGTERM : SIGINT), 0);
-        finish(&r, pid, out, err);
-        assert_int_equal(r.code, EXIT_INTERRUPTED);
-        assert_string_equal(r.out, "");
-        assert_has(r.err, sig ? "detached" : "cancelling the turn");
+        assert_int_equal(kill(run.pid, sig ? SIGTERM : SIGINT), 0);
+        r = agentctl_finish(&run);
+        assert_int_equal(r->code, EXIT_INTERRUPTED);
+        assert_string_equal(r->out, "");
+        assert_has(r->err, sig ? "detached" : "cancelling the turn");
         assert_true(c->cancelled == !sig);
         c->cancelled = false;
     }

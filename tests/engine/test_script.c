@@ -11,8 +11,7 @@
 #include "engine/tokenizer.h"
 #include "tests/support/engine_contract.h"
 
-/* ---- opening
- * --------------------------------------------------------------------------------- */
+/* ---- opening -------------------------------------------------------------------- */
 
 static void write_file(const char *path, const char *text)
 {
@@ -77,8 +76,7 @@ static void test_bad_scripts(void **state)
     engine_free(m);
 }
 
-/* ---- running
- * --------------------------------------------------------------------------------- */
+/* ---- running -------------------------------------------------------------------- */
 
 struct ran {
     uint32_t ids[4096];
@@ -225,8 +223,7 @@ static void test_contract(void **state)
     engine_free(m);
 }
 
-/* ---- state that is not what it should be
- * ----------------------------------------------------- */
+/* ---- state that is not what it should be ---------------------------------------- */
 
 struct kept {
     uint8_t kv[2048 * SCRIPT_KV_BYTES], index[1024 * SCRIPT_INDEX_BYTES], tip[4096];
@@ -380,8 +377,7 @@ static void test_replay_is_marked(void **state)
     free(k);
 }
 
-/* ---- pace and crashes
- * ------------------------------------------------------------------------ */
+/* ---- pace and crashes ----------------------------------------------------------- */
 
 static void *interrupt_soon(void *m)
 {

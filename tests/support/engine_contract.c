@@ -49,8 +49,7 @@ static uint32_t input_id(const struct engine_contract *c, uint64_t start, uint64
     return c->first_id + (uint32_t)(x * 0x94d049bb133111ebu >> 33) % c->n_ids;
 }
 
-/* ---- driving
- * --------------------------------------------------------------------------------- */
+/* ---- driving -------------------------------------------------------------------- */
 
 /* Sampled ids of one piece of work, and how it ended. */
 struct outcome {
@@ -171,8 +170,7 @@ static struct tape *make_tape(const struct engine_contract *c, struct seq *s)
     return t;
 }
 
-/* ---- comparing
- * ------------------------------------------------------------------------------- */
+/* ---- comparing ------------------------------------------------------------------ */
 
 static void assert_same_digest(const struct seq_digest *a, const struct seq_digest *b)
 {
@@ -269,8 +267,7 @@ static void follow(const struct engine_contract *c, struct seq *s, const struct 
     }
 }
 
-/* ---- the checks
- * ------------------------------------------------------------------------------ */
+/* ---- the checks ----------------------------------------------------------------- */
 
 void contract_refusals(const struct engine_contract *c)
 {

@@ -1,0 +1,97 @@
+/* agentctl against a real daemon with the scripted engine: a session's life from the command
+ * line, through a SIGKILL. */
+#include "tests/support/test.h"
+
+#include <signal.h>
+#include <time.h>
+
+#include "agentd/verbs.h"
+#include "tests/support/agentctl.h"
+#include "tests/support/daemon.h"
+
+#define CALL(tool)                                                                             \
+    "{\"text\":\"let me see</think>\\n\\n<｜DSML｜ calls>\\n<｜DSML｜ invoke name=\\\"" tool   \
+    "\\\">\\n</｜DSML｜ invoke>\\n</｜DSML｜ calls>\"}\n"
+
+static void make(struct daemon_fixture *d, const char *script)
+{
+    daemon_make(d, script);
+    daemon_start(d, NULL);
+    setenv("AGENTD_SOCKET", d->socket, 1);
+}
+
+static void test_life(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    make(&d, CALL("list_dir") "{\"text\":\"so</think>It is empty.\"}\n"
+                              "{\"text\":\"so</think>Still empty.\"}\n");
+    const struct agentctl_ran *r =
+        AGENTCTL("run", "-n", "first", "-C", d.work, "--tools", "list_dir", "What is here?");
+    assert_int_equal(r->code, EXIT_DONE);
+    assert_string_equal(r->out, "It is empty.\n");
+    assert_has(r->err, "→ list_dir {}");
+    r = AGENTCTL("ps", "-a");
+    assert_has(r->out, "idle: end");
+    assert_int_equal(AGENTCTL("run", "-n", "first", "-C", d.work, "again")->code,
+                     EXIT_CONFLICT);
+    r = AGENTCTL("fork", "first", "-n", "second");
+    assert_int_equal(r->code, EXIT_DONE);
+    assert_string_equal(r->out, "second\n");
+    daemon_kill(&d);
+    assert_int_equal(AGENTCTL("ps")->code, EXIT_NO_DAEMON);
+    daemon_start(&d, NULL);
+    r = AGENTCTL("send", "fir", "And now?", "--json");
+    assert_int_equal(r->code, EXIT_DONE);
+    json_auto_t *waited = json_loads(r->out, 0, NULL);
+    const json_t *resume = json_object_get(waited, "resume");
+    assert_string_equal(json_string_value(json_object_get(waited, "text")), "Still empty.");
+    assert_string_equal(json_string_value(json_object_get(resume, "mode")), "exact");
+    assert_int_equal(json_integer_value(json_object_get(resume, "recomputed")), 0);
+    r = AGENTCTL("verify", "first");
+    assert_int_equal(r->code, EXIT_DONE);
+    assert_has(r->out, "equal: ");
+    assert_int_equal(AGENTCTL("verify", "second")->code, EXIT_DONE);
+    assert_has(AGENTCTL("usage", "first")->out, "total");
+    assert_has(AGENTCTL("logs", "first")->out, "assistant: Still empty.");
+    assert_int_equal(AGENTCTL("rename", "second", "third")->code, EXIT_DONE);
+    assert_int_equal(AGENTCTL("rm", "third")->code, EXIT_DONE);
+    assert_int_equal(AGENTCTL("show", "third")->code, EXIT_NOTFOUND);
+    assert_has(AGENTCTL("show", "first")->out, "functions:\n    - list_dir\n");
+    assert_has(AGENTCTL("status")->out, "name: script");
+    assert_has(AGENTCTL("tools")->out, "read_file");
+    daemon_remove(&d);
+}
+
+/* Two clients wait for one turn that does not end by itself; one gives up, the other cancels.
+ */
+static void test_cancel(void **state)
+{
+    (void)state;
+    static const char *const send[] = {"send", "one", "hello", NULL};
+    struct daemon_fixture d;
+    make(&d, "{\"text\":\"so</think>fine\"}\n{\"text\":\"late\",\"stall_ms\":600000}\n");
+    assert_int_equal(AGENTCTL("run", "-n", "one", "-C", d.work, "--tools", "", "hi")->code,
+                     EXIT_DONE);
+    struct agentctl_run run = agentctl_start(send);
+    while (!strstr(AGENTCTL("ps")->out, "generating"))
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    assert_int_equal(AGENTCTL("send", "one", "me, too")->code, EXIT_CONFLICT);
+    assert_int_equal(AGENTCTL("wait", "one", "--timeout", "0.2")->code, EXIT_TIMEOUT);
+    assert_int_equal(kill(run.pid, SIGINT), 0);
+    const struct agentctl_ran *r = agentctl_finish(&run);
+    assert_int_equal(r->code, EXIT_INTERRUPTED);
+    assert_string_equal(r->out, "");
+    assert_has(AGENTCTL("ps", "-a")->out, "idle: cancelled");
+    assert_string_equal(AGENTCTL("cancel", "one")->out, "nothing to cancel\n");
+    daemon_remove(&d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_life),
+        cmocka_unit_test(test_cancel),
+    };
+    return !!cmocka_run_group_tests(tests, NULL, NULL);
+}
