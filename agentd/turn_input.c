@@ -13,6 +13,27 @@
 
 /* ---- how the tape ends ------------------------------------------------------------ */
 
+/* Calls of a whole run, from its ids. */
+static enum err count_calls(struct input_build *b, const uint32_t *ids, uint64_t n,
+                            struct error *e)
+{
+    const struct tokenizer *tok = b->daemon->model->tokenizer;
+    const struct chat_parser_options o = {.thinking = b->config->thinking};
+    struct chat_parser *p = NULL;
+    enum err rc = chat_parser_new(&p, &o, e);
+
+    for (uint64_t i = 0; i < n && !rc; i++) {
+        size_t len = 0;
+        const uint8_t *bytes = tokenizer_bytes(tok, ids[i], &len);
+        if (bytes)
+            rc = chat_parser_feed(p, bytes, len, tokenizer_is_added(tok, ids[i]), e);
+    }
+    if (!rc && !(rc = chat_parser_finish(p, e)))
+        b->n_calls = chat_parser_n_calls(p);
+    chat_parser_free(p);
+    return rc;
+}
+
 static enum err look_at_end(struct input_build *b, struct store *st, const char *session,
                             struct error *e)
 {
@@ -39,7 +60,8 @@ static enum err look_at_end(struct input_build *b, struct store *st, const char 
     for (uint64_t i = last->start; i < t.view.n_ids; i++)
         if (t.ids[i] == ids->think_end)
             b->end.thinking_open = false;
-    return OK;
+    return b->end.run_cut ? OK
+                          : count_calls(b, t.ids + last->start, t.view.n_ids - last->start, e);
 }
 
 /* ---- a turn that was left unfinished ---------------------------------------------- */
@@ -131,6 +153,20 @@ static bool take_id(void *user, const char *session, const struct tape_turn *t)
     return true;
 }
 
+/* A fork has no calls of its own: it may have left before its parent's had their results. */
+static enum err add_forked_results(struct chat_segment *seg, const struct input_build *b,
+                                   struct error *e)
+{
+    static const char text[] =
+        "[unknown: this session is a fork from before the result of this "
+        "call; it was not run here.]";
+    enum err rc = OK;
+
+    for (uint32_t i = 0; i < b->n_calls && !rc; i++)
+        rc = chat_segment_tool_result(seg, text, sizeof(text) - 1, e);
+    return rc;
+}
+
 static enum err add_open_results(struct chat_segment *seg, struct commit *c, struct store *st,
                                  struct error *e)
 {
@@ -139,7 +175,7 @@ static enum err add_open_results(struct chat_segment *seg, struct commit *c, str
     enum err rc = tape_turn(st, c->session->id, NULL, take_id, turn, e);
 
     if (rc == ERR_NOTFOUND)
-        return OK;
+        return add_forked_results(seg, c->user, e);
     if (!rc)
         rc = tape_calls(st, c->session->id, turn, false, add_open_result, &o, e);
     return rc ? rc : o.rc;

@@ -188,6 +188,7 @@ struct input_build {
     const struct tool_step *results; /* of this step; NULL: look for calls left open */
     struct tape_end end;             /* how the tape ends; looked up if not known */
     uint64_t length;                 /* tape length; looked up with it */
+    uint32_t n_calls;                /* of the run that the tape ends with; looked up with it */
     uint64_t n_input;                /* out: tokens of the input segment */
 };
 /* commit.user is a struct input_build. */

@@ -336,6 +336,45 @@ static void test_fork_at_an_event(void **state)
     daemon_remove(&d);
 }
 
+/* A fork can leave at any event, between a call and its result, too: then the fork's next input
+ * says that the result is unknown, and the model is not left with a call without one. */
+static void test_fork_at_every_event(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27], fork_id[27];
+    daemon_make(&d, "{\"text\":\"ok</think>\\n\\n<｜DSML｜ calls>\\n<｜DSML｜ invoke "
+                    "name=\\\"list_dir\\\">\\n</｜DSML｜ invoke>\\n</｜DSML｜ calls>" EOS
+                    "\"}\n" SAY("two") SAY("three"));
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, NULL, id);
+    daemon_prompt(c, id, "first");
+    json_decref(answer_of(c, id));
+    wait_saved(c);
+    json_int_t last = session_figure(c, id, "lastSeq"), most = 0, least = INT32_MAX;
+    for (json_int_t seq = 1; seq <= last; seq++) {
+        json_t *f =
+            daemon_call(c, "session/fork", json_pack("{s:s, s:I}", "id", id, "atSeq", seq));
+        snprintf(fork_id, sizeof fork_id, "%s", text_of(f, "id"));
+        json_decref(f);
+        daemon_prompt(c, fork_id, "x");
+        json_t *a = answer_of(c, fork_id);
+        assert_string_equal(text_of(a, "reason"), "end");
+        assert_int_equal(ledger_of(a, "relost"), 0);
+        json_int_t prefilled = ledger_of(a, "prefilled");
+        if (ledger_of(a, "steps") == 1) { /* forks from the first run's end on */
+            most = prefilled > most ? prefilled : most;
+            least = prefilled < least ? prefilled : least;
+        }
+        json_decref(a);
+        check_verified(c, fork_id);
+    }
+    assert_true(most > least + 80); /* the sentence about the unknown result */
+    client_free(c);
+    daemon_remove(&d);
+}
+
 /* ---- recorded mode ---------------------------------------------------------------- */
 
 #define FORCED_RUN(command)                                                                      \
@@ -487,6 +526,7 @@ int main(void)
         cmocka_unit_test(test_eviction),
         cmocka_unit_test(test_damage_is_computed_again),
         cmocka_unit_test(test_fork_at_an_event),
+        cmocka_unit_test(test_fork_at_every_event),
         cmocka_unit_test(test_recorded_mode_with_a_kill),
         cmocka_unit_test(test_killed_runs_say_the_same),
     };
