@@ -194,7 +194,8 @@ static enum err add_tensors(struct safetensors *s, json_t *header, uint32_t shar
             return err_set(e, ERR_NOMEM, "tensor %.100s", name);
         s->tensors[s->n_tensors++] = t;
     }
-    return check_tiling(s->tensors + first, s->n_tensors - first, data, n_data, e);
+    struct tensor *added = s->n_tensors > first ? s->tensors + first : NULL;
+    return check_tiling(added, s->n_tensors - first, data, n_data, e);
 }
 
 static enum err parse_shard(struct safetensors *s, uint32_t shard, struct error *e)
