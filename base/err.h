@@ -47,9 +47,10 @@ struct error {
     char msg[ERR_MSG_BYTES];
 };
 
-/* Fills e (which may be NULL) with code and a printf message; overwrites what was there. Returns
- * code. A message that does not fit is cut and ends in "...". Messages quote outside bytes:
- * control characters and what is not UTF-8 become '?', so a message is always printable UTF-8.
+/* Fills e (which may be NULL) with code and a printf message; overwrites what was there.
+ * Returns code. A message that does not fit is cut and ends in "...". Messages quote outside
+ * bytes: control characters and what is not UTF-8 become '?', so a message is always printable
+ * UTF-8.
  */
 enum err err_set(struct error *e, enum err code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
