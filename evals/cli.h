@@ -1,0 +1,46 @@
+/* The verbs of agentd-evals and what they share.
+ *
+ * A verb is `int evals_NAME(int argc, char **argv)`, argv[0] being the verb's name; it returns
+ * an exit code of protocol.md and writes its result, and nothing else, to stdout. */
+#ifndef EVALS_CLI_H
+#define EVALS_CLI_H
+
+#include <stdbool.h>
+
+#include "base/hash.h"
+#include "base/options.h"
+#include "engine/tokenizer.h"
+
+enum evals_exit {
+    EVALS_DONE = 0,
+    EVALS_FAILED = 1, /* a gate failed */
+    EVALS_USAGE = 2,
+    EVALS_NO_DAEMON = 3,
+    EVALS_NOTFOUND = 4,
+    EVALS_CONFLICT = 5,
+    EVALS_DENIED = 6,
+    EVALS_LIMIT = 7,
+    EVALS_CORRUPT = 8, /* determinism or integrity violation */
+    EVALS_MODEL = 9,
+    EVALS_INCOMPLETE = 10, /* samples without an answer */
+    EVALS_PROVENANCE = 11, /* the files are not of this suite */
+    EVALS_INTERRUPTED = 130
+};
+
+struct evals_verb {
+    const struct command *command;
+    int (*run)(int argc, char **argv);
+};
+
+extern const struct command evals_list_command, evals_gen_command;
+int evals_list(int argc, char **argv);
+int evals_gen(int argc, char **argv);
+
+/* EVALS_GO_ON, or the exit code to end with: usage was printed, or what is wrong was said. */
+#define EVALS_GO_ON (-1)
+int evals_parse(const struct command *c, int argc, char **argv, void *values,
+                struct options *out);
+/* Prints "agentd-evals VERB: message" and returns the exit code for rc. */
+int evals_fail(const struct command *c, enum err rc, const struct error *e);
+
+#endif

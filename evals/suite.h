@@ -1,0 +1,119 @@
+/* A suite on disk: contexts that are ingested once, and samples that ask about them.
+ *
+ *   contexts.jsonl  {"id", "n_tokens", "text"}
+ *   samples.jsonl   {"id", "context", "question", "answer_prefix", "answers": [...], "metric",
+ *                    "max_tokens", "depth"}; the prompt is context text + question +
+ *                    answer_prefix; depth (0..1, or null) says where in the context the answer
+ * is suite.json      {"format": 1, "suite", "version", "seed", "tokenizer", "n_contexts",
+ *                    "n_samples", "contexts", "samples"}: tokenizer, contexts and samples are
+ *                    BLAKE2b-256 of tokenizer.json and of the two files. Written last: a folder
+ *                    without it is not finished.
+ *
+ * Ids are SUITE/TASK/LENGTH/ORDINAL, those of contexts SUITE/TASK/LENGTH/cORDINAL; they are
+ * unique within a suite and the only keys. Text is UTF-8; bytes are those of the generator, so
+ * that the same options give the same files. */
+#ifndef EVALS_SUITE_H
+#define EVALS_SUITE_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "engine/tokenizer.h"
+#include "evals/wordlist.h"
+
+#define SUITE_FORMAT 1
+#define SUITE_MAX_LINE_BYTES ((size_t)256 << 20)
+#define SUITE_ID_BYTES 128
+
+enum suite_metric {
+    SUITE_ALL_MATCH, /* share of the answers that the text contains */
+    SUITE_ANY_MATCH, /* 1 if it contains one of them */
+    SUITE_SET_F1,    /* the bracket list on the last line against the set of answers */
+    SUITE_RATIO,     /* the MRCR ratio against the one answer, whose prefix is required */
+    SUITE_N_METRICS
+};
+extern const char *const suite_metric_names[SUITE_N_METRICS];
+
+struct suite_sample {
+    char id[SUITE_ID_BYTES], context[SUITE_ID_BYTES];
+    const char *question; /* not 0-terminated */
+    size_t n_question;
+    const char *answer_prefix;
+    size_t n_answer_prefix;
+    const struct wordlist *answers;
+    enum suite_metric metric;
+    uint32_t max_tokens;
+    double depth; /* 0..1; negative: none */
+};
+
+/* ---- writing ---------------------------------------------------------------------------- */
+
+struct suite_file {
+    FILE *f;
+    struct hash hash;
+    uint64_t n;
+};
+
+struct suite_writer {
+    char *dir;
+    const char *suite; /* borrowed */
+    uint32_t version;
+    uint64_t seed;
+    uint8_t tokenizer[HASH_BYTES];
+    struct suite_file contexts, samples;
+    struct buf line;
+};
+
+/* Makes the folder and begins its files. ERR_CONFLICT when a finished suite lies there. The
+ * writer is zeroed or open; suite_writer_fini in either case. */
+NODISCARD enum err suite_writer_open(struct suite_writer *w, const char *dir, const char *suite,
+                                     uint32_t version, uint64_t seed,
+                                     const uint8_t tokenizer[HASH_BYTES], struct error *e);
+NODISCARD enum err suite_add_context(struct suite_writer *w, const char *id, uint64_t n_tokens,
+                                     const void *text, size_t n, struct error *e);
+NODISCARD enum err suite_add_sample(struct suite_writer *w, const struct suite_sample *s,
+                                    struct error *e);
+/* Makes the files durable and writes suite.json. */
+NODISCARD enum err suite_writer_finish(struct suite_writer *w, struct error *e);
+void suite_writer_fini(struct suite_writer *w);
+
+/* ---- reading ---------------------------------------------------------------------------- */
+
+/* Calls fn for every line of a JSONL file, parsed, in order; empty lines are skipped. Memory is
+ * that of the longest line. ERR_FORMAT names file and line. */
+typedef enum err suite_line_fn(void *user, json_t *object, struct error *e);
+NODISCARD enum err suite_read_lines(const char *path, suite_line_fn *fn, void *user,
+                                    struct error *e);
+
+/* ---- generators ------------------------------------------------------------------------- */
+
+struct suite_options {
+    const struct tokenizer *tokenizer;
+    uint64_t seed;
+    uint32_t n_tokens; /* that context, question and answer may have together */
+    uint32_t n_contexts, n_questions;
+};
+
+struct suite_kind {
+    const char *name, *summary;
+    uint32_t version;     /* counts changes of what the same options give */
+    uint32_t n_questions; /* of one context, by default */
+    /* Adds the contexts and samples of one length. */
+    enum err (*generate)(const struct suite_options *o, struct suite_writer *w,
+                         struct error *e);
+    /* Solves a question from nothing but the texts; answers are appended. ERR_FORMAT when they
+     * are not such texts. Shares no code with generate. */
+    enum err (*solve)(const char *context, size_t n_context, const char *question,
+                      size_t n_question, struct wordlist *answers, struct error *e);
+};
+
+extern const struct suite_kind suite_kinds[];
+extern const size_t suite_n_kinds;
+/* NULL: no such suite. */
+const struct suite_kind *suite_kind_of(const char *name);
+
+#endif
