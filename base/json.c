@@ -35,6 +35,10 @@ enum err json_parse(const char *text, size_t n, const struct json_limits *limits
         return err_set(e, ERR_LIMIT, "JSON: %zu bytes, at most %zu", n, limits->max_bytes);
     if (depth_of(text, n, limits->max_depth) > limits->max_depth)
         return err_set(e, ERR_LIMIT, "JSON: nested deeper than %u", limits->max_depth);
+    /* jansson skips a NUL byte that follows a literal or a number; JSON has it nowhere. */
+    const char *nul = memchr(text, 0, n);
+    if (nul)
+        return err_set(e, ERR_FORMAT, "JSON: a NUL byte at %zu", (size_t)(nul - text));
     size_t flags = JSON_REJECT_DUPLICATES | JSON_DECODE_ANY;
     if (limits->allow_nul)
         flags |= JSON_ALLOW_NUL;

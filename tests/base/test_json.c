@@ -48,6 +48,8 @@ static void test_refuses(void **state)
     struct error e = {0};
     json_t *j = NULL;
     assert_int_equal(json_parse("[1]\0", 4, &limits, &j, &e), ERR_FORMAT);
+    assert_int_equal(json_parse("[1\0]", 4, &limits, &j, &e), ERR_FORMAT);
+    assert_string_equal(e.msg, "JSON: a NUL byte at 2");
     char big[5000];
     memset(big, ' ', sizeof big);
     assert_int_equal(json_parse(big, sizeof big, &limits, &j, &e), ERR_LIMIT);
