@@ -3,7 +3,9 @@
  * Every read goes through one list of jobs. A job whose bytes can land where the engine wants
  * them (whole pages, page-aligned, all of them used) is read there; the others go through a
  * bounce buffer. A job that fails, or whose tags or ids do not match, shortens the prefix to
- * the tokens before its extent; jobs behind that are dropped. */
+ * the tokens before its extent. What is behind is read all the same: the tokens come back to
+ * the store under the same keys once they are computed again, and a save shares what it finds
+ * there, so every damaged extent of the chain has to be set aside now. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +44,8 @@ struct restore {
     const struct head_chain *chain;
     uint32_t *ids;               /* of the tape */
     struct head_extent *extents; /* n_pieces + 1: the last is the tip's */
-    uint64_t good;               /* tokens before the first thing that failed */
+    bool *failed;                /* of each piece */
+    uint64_t good;               /* tokens before the first that failed */
     bool tip_good;
     struct job_list jobs;
     struct page_buffer bounces;
@@ -59,6 +62,7 @@ static void restore_fini(struct restore *r)
     for (size_t i = 0; r->extents && i <= r->chain->n_pieces; i++)
         head_extent_fini(&r->extents[i]);
     free(r->extents);
+    free(r->failed);
     free(r->jobs.jobs);
     page_buffer_fini(&r->bounces);
 }
@@ -113,6 +117,7 @@ static void shorten(struct restore *r, size_t piece)
         r->tip_good = false;
         return;
     }
+    r->failed[piece] = true;
     if (r->chain->pieces[piece].first < r->good)
         r->good = r->chain->pieces[piece].first;
 }
@@ -130,7 +135,7 @@ static void spoil(struct restore *r, size_t piece)
 
 static bool is_wanted(const struct restore *r, size_t piece)
 {
-    return is_tip(r, piece) ? r->tip_good : r->chain->pieces[piece].first < r->good;
+    return is_tip(r, piece) ? r->tip_good : !r->failed[piece];
 }
 
 /* ---- jobs -------------------------------------------------------------------------------- */
@@ -168,12 +173,12 @@ static enum err add_plane(struct restore *r, uint32_t plane, struct error *e)
     for (size_t i = 0; i < r->chain->n_pieces && !rc; i++) {
         const struct chain_piece *p = &r->chain->pieces[i];
         if (!is_wanted(r, i))
-            break;
+            continue;
         const struct extent_region *region = head_region(&r->extents[i].x, spec);
         uint64_t rows = extent_rows(p->first, p->used, spec->ratio);
         if (!region || region->bytes < rows * spec->row_bytes) {
             spoil(r, i);
-            break;
+            continue;
         }
         uint8_t *dst = r->h->dst->plane[plane];
         rc = add_region(r, i, region, dst + p->first / spec->ratio * spec->row_bytes,
@@ -336,7 +341,8 @@ static enum err open_extents(struct restore *r, struct error *e)
 {
     size_t n = r->chain->n_pieces;
     r->extents = calloc(n + 1, sizeof *r->extents);
-    if (!r->extents)
+    r->failed = calloc(n + 1, sizeof *r->failed);
+    if (!r->extents || !r->failed)
         return err_set(e, ERR_NOMEM, "restore: out of memory");
     for (size_t i = 0; i <= n; i++) {
         if (!is_wanted(r, i))
@@ -366,7 +372,7 @@ static enum err add_first_stage(struct restore *r, struct error *e)
     for (size_t i = 0; i < r->chain->n_pieces && !rc; i++) {
         const struct head_extent *x = &r->extents[i];
         if (!is_wanted(r, i))
-            break;
+            continue;
         if (x->x.regions[0].what != REGION_IDS ||
             x->x.regions[0].bytes != (x->x.last - x->x.first) * 4)
             spoil(r, i);
