@@ -113,16 +113,18 @@ static void run_rebuild(struct job *job, void *ctx)
 
     (void)ctx;
     job->rc = seq_rebuild(j->seq, j->u.rebuild.tape, j->u.rebuild.mode,
-                          &j->u.rebuild.n_replayed, &job->error);
+                          j->u.rebuild.digest, &j->u.rebuild.n_replayed, &job->error);
 }
 
 void seq_job_rebuild(struct live *s, struct seq_job *j, struct seq *seq,
                      const struct tape_view *tape, enum resume_mode mode,
+                     const struct seq_digest *digest,
                      void (*then)(struct live *, struct seq_job *))
 {
     j->seq = seq;
     j->u.rebuild.tape = tape;
     j->u.rebuild.mode = mode;
+    j->u.rebuild.digest = digest;
     submit(s, j, run_rebuild, then);
 }
 

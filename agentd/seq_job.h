@@ -38,7 +38,8 @@ struct seq_job {
         struct {
             const struct tape_view *tape;
             enum resume_mode mode;
-            uint64_t n_replayed; /* out */
+            const struct seq_digest *digest; /* NULL: not known */
+            uint64_t n_replayed;             /* out */
         } rebuild;
     } u;
 };
@@ -65,6 +66,7 @@ void seq_job_import_tip(struct live *s, struct seq_job *j, struct seq *seq, cons
                         void (*then)(struct live *, struct seq_job *));
 void seq_job_rebuild(struct live *s, struct seq_job *j, struct seq *seq,
                      const struct tape_view *tape, enum resume_mode mode,
+                     const struct seq_digest *digest,
                      void (*then)(struct live *, struct seq_job *));
 
 /* Stops the queued work soon; its ENGINE_DONE tells. Nothing queued: nothing happens. */

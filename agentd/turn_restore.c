@@ -26,7 +26,8 @@ struct restore {
     struct head_plan *plan; /* NULL: cold */
     struct state_regions regions;
     void *tip;
-    struct seq_digest digest;
+    struct seq_digest digest; /* of the segment open at digest_at, by the tip's row */
+    uint64_t digest_at;       /* 0: not known */
     struct head_restored got;
     uint64_t state_position; /* of the last state commit, before anything was set aside */
     bool is_short;           /* less was found or read than the last state commit holds */
@@ -155,6 +156,13 @@ static void rebuilt_queued(struct live *s, struct seq_job *j)
         seq_job_cancel(s);
 }
 
+/* The logits' digest at the end of the rows that were restored. A tip that cannot be used has
+ * left its row, with the digest of its position; elsewhere inside a segment none is known. */
+static bool knows_digest(const struct restore *r)
+{
+    return r->digest_at == r->got.n_tokens;
+}
+
 static void rebuild(struct turn *t)
 {
     struct restore *r = t->restore;
@@ -162,7 +170,7 @@ static void rebuild(struct turn *t)
     r->replay0_ns = daemon_now_ns(t->session->daemon);
     t->engine_busy = true;
     seq_job_rebuild(t->session, &t->job, t->session->model.seq, &r->tape.view, RESUME_DEEP,
-                    rebuilt_queued);
+                    knows_digest(r) ? &r->digest : NULL, rebuilt_queued);
 }
 
 void turn_restore_on_engine(struct turn *t, const struct engine_note *n)
@@ -181,8 +189,7 @@ void turn_restore_on_engine(struct turn *t, const struct engine_note *n)
         t->cancelled = true;
     if (stops(t))
         return;
-    /* The digest of a segment that is cut here would lack its first rows. */
-    take_position(t, r->got.n_tokens, false);
+    take_position(t, r->got.n_tokens, knows_digest(r));
     finish(t, RESUME_DEEP);
 }
 
@@ -248,6 +255,11 @@ static void read_done(struct job *j)
     s->resume.read_ns += r->got.total_ns;
     s->resume.index_ns += r->got.index_ns;
     s->resume.extents_damaged += r->got.extents_damaged;
+    if (r->plan->has_tip) {
+        memcpy(r->digest.d, r->plan->digest, sizeof(r->digest.d));
+        r->digest.n_rows = r->plan->digest_rows;
+        r->digest_at = r->plan->n_tokens;
+    }
     if (r->got.n_tokens < r->plan->n_tokens || r->got.has_tip != r->plan->has_tip) {
         log_warn("session=%s: %llu of %llu tokens restored, %u extents damaged", s->id,
                  (unsigned long long)r->got.n_tokens, (unsigned long long)r->plan->n_tokens,
@@ -265,8 +277,6 @@ static void read_done(struct job *j)
         rebuild(t);
         return;
     }
-    memcpy(r->digest.d, r->plan->digest, sizeof(r->digest.d));
-    r->digest.n_rows = r->plan->digest_rows;
     seq_job_import_tip(s, &t->job, s->model.seq, r->tip, r->layout->tip_bytes, &r->digest,
                        tip_taken);
 }

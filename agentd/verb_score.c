@@ -335,7 +335,7 @@ static enum err restore(struct score *x, const struct saved *v, uint64_t *start,
         *start = x->cut;
         return seq_import_tip(x->s, v->tip, v->tip_bytes, &v->digest, e);
     }
-    if ((rc = seq_rebuild(x->s, &tape, x->resume, &n_replayed, e)))
+    if ((rc = seq_rebuild(x->s, &tape, x->resume, &v->digest, &n_replayed, e)))
         return rc;
     *start = x->cut - n_replayed;
     watch(x, false);

@@ -158,11 +158,11 @@ static enum err check_tape(const struct seq *s, const struct tape_view *t, struc
 }
 
 enum err seq_rebuild(struct seq *s, const struct tape_view *tape, enum resume_mode mode,
-                     uint64_t *n_replayed, struct error *e)
+                     const struct seq_digest *digest, uint64_t *n_replayed, struct error *e)
 {
     if (mode != RESUME_DEEP && mode != RESUME_REPLAY)
         return err_set(e, ERR_INVAL, "rebuild: mode %s, want deep or replay",
                        resume_mode_name(mode));
     enum err rc = check_tape(s, tape, e);
-    return rc ? rc : s->m->ops->seq_rebuild(s, tape, mode, n_replayed, e);
+    return rc ? rc : s->m->ops->seq_rebuild(s, tape, mode, digest, n_replayed, e);
 }

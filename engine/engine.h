@@ -190,10 +190,13 @@ NODISCARD enum err seq_import_tip(struct seq *s, const void *tip, size_t n_bytes
                                   const struct seq_digest *digest, struct error *e);
 /* Planes only: queues a re-run of the tokens before n_tokens (deep: as many as bit-equality
  * needs, replay: the last W), planes read and never written. tape covers at least [0,
- * n_tokens). The work is done by engine_step; *n_replayed is how many tokens it will run. mode
- * is RESUME_DEEP or RESUME_REPLAY. */
+ * n_tokens). digest is that of the segment open at n_tokens; NULL: not known, and then it
+ * starts from nothing there and says nothing about that segment. The work is done by
+ * engine_step; *n_replayed is how many tokens it will run. mode is RESUME_DEEP or
+ * RESUME_REPLAY. */
 NODISCARD enum err seq_rebuild(struct seq *s, const struct tape_view *tape,
-                               enum resume_mode mode, uint64_t *n_replayed, struct error *e);
+                               enum resume_mode mode, const struct seq_digest *digest,
+                               uint64_t *n_replayed, struct error *e);
 
 /* If the position lies inside an input segment that is not complete: true, its start and mode.
  */

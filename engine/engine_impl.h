@@ -46,7 +46,8 @@ struct engine_ops {
     enum err (*seq_import_tip)(struct seq *s, const void *tip, size_t n_bytes,
                                const struct seq_digest *digest, struct error *e);
     enum err (*seq_rebuild)(struct seq *s, const struct tape_view *tape, enum resume_mode mode,
-                            uint64_t *n_replayed, struct error *e);
+                            const struct seq_digest *digest, uint64_t *n_replayed,
+                            struct error *e);
 };
 
 struct engine {

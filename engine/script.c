@@ -563,8 +563,8 @@ static enum err script_tip_in(struct seq *base, const void *tip, size_t n_bytes,
 }
 
 static enum err script_rebuild_from(struct seq *base, const struct tape_view *tape,
-                                    enum resume_mode mode, uint64_t *n_replayed,
-                                    struct error *e)
+                                    enum resume_mode mode, const struct seq_digest *digest,
+                                    uint64_t *n_replayed, struct error *e)
 {
     struct script_seq *s = seq_of(base);
     enum err rc = check_importing(s, e);
@@ -575,6 +575,7 @@ static enum err script_rebuild_from(struct seq *base, const struct tape_view *ta
         return rc;
     *n_replayed =
         script_rebuild(&s->state, tape, s->import_tokens, mode == RESUME_REPLAY, &s->staged);
+    s->staged.digest = digest ? *digest : (struct seq_digest){0};
     queue(s, WORK_REBUILD, false, 0);
     return OK;
 }

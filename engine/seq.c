@@ -203,7 +203,8 @@ enum err model_seq_import_begin(struct seq *seq, uint64_t n_tokens, struct state
 }
 
 enum err model_seq_rebuild(struct seq *seq, const struct tape_view *tape, enum resume_mode mode,
-                           uint64_t *n_replayed, struct error *e)
+                           const struct seq_digest *digest, uint64_t *n_replayed,
+                           struct error *e)
 {
     struct model_seq *s = seq_of(seq);
     struct model *m = model_of_seq(s);
@@ -224,6 +225,7 @@ enum err model_seq_rebuild(struct seq *seq, const struct tape_view *tape, enum r
     memcpy(q.lo, q.plan.lo, sizeof(q.lo));
     memcpy(q.from, q.lo, sizeof(q.from));
     *n_replayed = q.n_ids;
+    s->digest = digest ? *digest : (struct seq_digest){0}; /* replayed rows do not add to it */
     s->work = q;
     return OK;
 }

@@ -71,7 +71,8 @@ enum err model_seq_export_rows(const struct seq *s, uint32_t plane, uint64_t row
 enum err model_seq_import_begin(struct seq *s, uint64_t n_tokens, struct state_regions *out,
                                 struct error *e);
 enum err model_seq_rebuild(struct seq *s, const struct tape_view *tape, enum resume_mode mode,
-                           uint64_t *n_replayed, struct error *e);
+                           const struct seq_digest *digest, uint64_t *n_replayed,
+                           struct error *e);
 /* tip.c */
 uint64_t tip_bytes(const struct model *m);
 enum err model_seq_export_tip(const struct seq *s, void *dst, struct error *e);

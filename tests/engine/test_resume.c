@@ -307,9 +307,10 @@ static void test_damaged_tip(void **state)
     }
     assert_int_equal(seq_import_tip(s, st.tip, st.tip_bytes - 1, NULL, &e), ERR_FORMAT);
     assert_int_equal(seq_position(s), 0);
-    assert_ok(seq_rebuild(s, &x->tape, RESUME_DEEP, &n_replayed, &e), &e);
+    assert_ok(seq_rebuild(s, &x->tape, RESUME_DEEP, NULL, &n_replayed, &e), &e);
     assert_int_equal(drive_run(x->m, NULL, 0, NULL), END_SEGMENT);
     assert_int_equal(seq_position(s), 100);
+    assert_int_equal(seq_digest(s).n_rows, 0); /* none was given */
     seq_free(s);
 
     /* A whole tip, but of another position than the planes. */

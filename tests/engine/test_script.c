@@ -336,7 +336,7 @@ static struct seq_digest rebuilt_digest(struct engine *m, const struct kept *k,
     struct error e;
     struct ran r;
     uint64_t n;
-    assert_ok(seq_rebuild(s, v, mode, &n, &e), &e);
+    assert_ok(seq_rebuild(s, v, mode, NULL, &n, &e), &e);
     assert_int_equal(n, SCRIPT_WINDOW);
     finish(m, &r);
     assert_int_equal(r.reason, END_SEGMENT);

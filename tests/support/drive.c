@@ -191,7 +191,7 @@ struct seq *drive_rebuild(struct engine *m, const struct drive_state *st,
 {
     struct error e = {0};
     struct seq *s = begin_import(m, st);
-    assert_ok(seq_rebuild(s, tape, mode, n_replayed, &e), &e);
+    assert_ok(seq_rebuild(s, tape, mode, &st->digest, n_replayed, &e), &e);
     assert_int_equal(drive_run(m, NULL, 0, NULL), END_SEGMENT);
     assert_int_equal(seq_position(s), st->n_tokens);
     return s;

@@ -235,10 +235,8 @@ static struct seq *begin_import(const struct engine_contract *c, const struct sa
 }
 
 /* Feeds the tape's ids from the position on, as it was recorded: input as input, runs given.
- * The digest of every segment that begins behind the position must be the recorded one; that of
- * the segment the position is in only where its first rows were not lost (whole_digest). */
-static void follow(const struct engine_contract *c, struct seq *s, const struct tape *t,
-                   bool whole_digest)
+ * The digest of every segment must be the recorded one, also of the one the position is in. */
+static void follow(const struct engine_contract *c, struct seq *s, const struct tape *t)
 {
     uint64_t from = seq_position(s);
     for (size_t i = 0; i < t->n_segments; i++) {
@@ -262,8 +260,7 @@ static void follow(const struct engine_contract *c, struct seq *s, const struct 
         assert_int_equal(out.reason, END_SEGMENT);
         assert_int_equal(seq_position(s), end);
         struct seq_digest d = seq_digest(s);
-        if (whole_digest || at == g->start)
-            assert_same_digest(&d, &t->digests[i]);
+        assert_same_digest(&d, &t->digests[i]);
     }
 }
 
@@ -322,7 +319,7 @@ void contract_given(const struct engine_contract *c)
 {
     struct seq *a = new_seq(c), *b = new_seq(c);
     struct tape *t = make_tape(c, a);
-    follow(c, b, t, true);
+    follow(c, b, t);
     assert_same_state(c, a, b);
     seq_free(b);
     /* The first half of the last run is given, the rest sampled again. */
@@ -332,7 +329,7 @@ void contract_given(const struct engine_contract *c)
     *most = *t;
     most->n_segments--;
     b = new_seq(c);
-    follow(c, b, most, true);
+    follow(c, b, most);
     struct generate_options o = sampled(c);
     struct outcome out;
     struct error e;
@@ -359,7 +356,7 @@ static void check_exact_at(const struct engine_contract *c, const struct tape *t
     assert_int_equal(seq_import_tip(s, v->tip, tip_bytes + 1, &v->digest, &e), ERR_FORMAT);
     assert_ok(seq_import_tip(s, v->tip, tip_bytes, &v->digest, &e), &e);
     assert_int_equal(seq_position(s), stop);
-    follow(c, s, t, true);
+    follow(c, s, t);
     assert_same_state(c, s, whole);
     seq_free(s);
 }
@@ -404,7 +401,7 @@ static void save_at(const struct engine_contract *c, const struct tape *t, uint6
     bool is_cut = front->segments[last].len != t->segments[last].len;
     if (is_cut)
         front->n_segments--;
-    follow(c, s, front, true);
+    follow(c, s, front);
     if (is_cut) {
         const struct segment *g = &front->segments[last];
         struct generate_options o = {.max_tokens = UINT64_MAX,
@@ -448,8 +445,8 @@ static void check_deep_at(const struct engine_contract *c, const struct tape *t,
     struct outcome out;
     struct error e;
     uint64_t n_replayed = 0;
-    assert_int_equal(seq_rebuild(s, &view, RESUME_EXACT, &n_replayed, &e), ERR_INVAL);
-    assert_ok(seq_rebuild(s, &view, RESUME_DEEP, &n_replayed, &e), &e);
+    assert_int_equal(seq_rebuild(s, &view, RESUME_EXACT, NULL, &n_replayed, &e), ERR_INVAL);
+    assert_ok(seq_rebuild(s, &view, RESUME_DEEP, &v->digest, &n_replayed, &e), &e);
     assert_true(n_replayed >= 1 && n_replayed <= l->replay_tokens);
     drive(c->m, s, 0, UINT64_MAX, &out);
     assert_int_equal(out.reason, END_SEGMENT);
@@ -462,7 +459,7 @@ static void check_deep_at(const struct engine_contract *c, const struct tape *t,
         assert_memory_equal(now, v->plane[i], rows * l->planes[i].row_bytes);
         free(now);
     }
-    follow(c, s, t, false);
+    follow(c, s, t);
     assert_same_state(c, s, whole);
     seq_free(s);
 }
@@ -503,7 +500,7 @@ static void check_open_input(const struct engine_contract *c, struct seq *s,
     check_exact_at(c, t, at, &v, whole);
     saved_fini(&v);
     struct tape *front = cut(t, t->segments[0].len);
-    follow(c, s, front, true);
+    follow(c, s, front);
     free(front);
 }
 
@@ -529,7 +526,7 @@ void contract_cancel(const struct engine_contract *c)
     assert_memory_equal(out.ids, t->ids + run->start, out.n_ids * sizeof *out.ids);
     if (out.n_ids < run->len)
         assert_int_equal(out.reason, END_CANCELLED);
-    follow(c, b, t, true);
+    follow(c, b, t);
     assert_same_state(c, a, b);
     seq_free(a);
     seq_free(b);
