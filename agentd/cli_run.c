@@ -83,6 +83,15 @@ const struct command cli_send_command = {"send",
                                          2,
                                          2};
 
+const struct command cli_steer_command = {
+    "steer",
+    "NAME TEXT",
+    "say something to the turn in work (- reads it from stdin)",
+    OPTION_TABLE_EMPTY,
+    CLI_OPTION_TABLE,
+    2,
+    2};
+
 /* ---- parameters ----------------------------------------------------------------- */
 
 static enum err read_all(FILE *f, const char *what, struct buf *out, struct error *e)
@@ -256,8 +265,13 @@ static int prompt_session(struct watch *w, const struct prompt *p, const char *i
         rc = cli_call(w->cli, "session/prompt", prompt_params(p, id), &receipt, &e);
     if (rc)
         return cli_fail(w->cli, rc, &e);
-    if (!p->detach)
+    if (cli_int(receipt, "queued") > 0)
+        cli_note(w->cli, "%s is busy: the prompt is number %lld in its queue", name,
+                 (long long)cli_int(receipt, "queued"));
+    if (!p->detach) {
+        snprintf(w->turn, sizeof w->turn, "%s", cli_str(receipt, "turnId"));
         return watch_turn(w, id, name);
+    }
     print_receipt(w->o, id, name, receipt);
     return EXIT_DONE;
 }
@@ -330,6 +344,43 @@ int cli_send(int argc, char **argv)
     if (code == CLI_GO_ON)
         code = send_with(&w, seen.args[0], &p);
     watch_fini(&w);
+    cli_close(&x);
+    return code;
+}
+
+static int steer_with(struct cli *x, const struct cli_options *o, const char *key,
+                      const json_t *content)
+{
+    json_auto_t *session = NULL, *receipt = NULL;
+    char id[CLI_ID_CAP];
+    struct error e;
+    enum err rc = cli_resolve(x, key, id, &session, &e);
+    if (!rc)
+        rc = cli_call(x, "session/steer", json_pack("{s:s, s:O}", "id", id, "content", content),
+                      &receipt, &e);
+    if (rc)
+        return cli_fail(x, rc, &e);
+    if (!json_is_true(json_object_get(receipt, "steered")))
+        cli_note(x, "no turn takes it: it is a prompt of its own");
+    print_receipt(o, id, cli_str(session, "name"), receipt);
+    return EXIT_DONE;
+}
+
+int cli_steer(int argc, char **argv)
+{
+    struct cli_options o = {0};
+    json_auto_t *content = NULL;
+    struct options seen;
+    struct cli x;
+    struct error e;
+    int code = cli_parse(&cli_steer_command, argc, argv, &o, &seen);
+    if (code != CLI_GO_ON)
+        return code;
+    if (make_content(seen.args[1], &content, &e))
+        return cli_usage(&cli_steer_command, "%s", e.msg);
+    code = cli_open(&x, &cli_steer_command, &o, NULL, NULL);
+    if (code == CLI_GO_ON)
+        code = steer_with(&x, &o, seen.args[0], content);
     cli_close(&x);
     return code;
 }

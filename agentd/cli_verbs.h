@@ -1,13 +1,13 @@
 /* The verbs of agentctl: one function each, and the table of all of them.
  *
- * A verb stands beside its options in one of cli_run.c (run, send), cli_read.c (attach, wait,
- * logs, show), cli_sessions.c and cli_daemon.c. */
+ * A verb stands beside its options in one of cli_run.c (run, send, steer), cli_read.c (attach,
+ * wait, logs, show), cli_sessions.c and cli_daemon.c. */
 #ifndef AGENTD_CLI_VERBS_H
 #define AGENTD_CLI_VERBS_H
 
 #include "agentd/cli.h"
 
-extern const struct command cli_run_command, cli_send_command;
+extern const struct command cli_run_command, cli_send_command, cli_steer_command;
 extern const struct command cli_attach_command, cli_wait_command, cli_logs_command,
     cli_show_command;
 extern const struct command cli_ps_command, cli_fork_command, cli_rename_command,
@@ -17,6 +17,7 @@ extern const struct command cli_status_command, cli_tools_command, cli_approvals
 
 int cli_run(int argc, char **argv);
 int cli_send(int argc, char **argv);
+int cli_steer(int argc, char **argv);
 int cli_attach(int argc, char **argv);
 int cli_wait(int argc, char **argv);
 int cli_logs(int argc, char **argv);

@@ -386,6 +386,11 @@ static void drain_signals(struct cli *x, bool *terminate)
         *terminate = *terminate || info.ssi_signo == SIGTERM;
 }
 
+static json_t *turn_params(const struct watch *w, const char *id)
+{
+    return json_pack("{s:s, s:s*}", "id", id, "turnId", w->turn[0] ? w->turn : NULL);
+}
+
 /* True: leave now. The first interruption asks the daemon to cancel the turn. */
 static bool on_interrupt(struct watch *w, const char *id, const char *name, int *count)
 {
@@ -397,7 +402,7 @@ static bool on_interrupt(struct watch *w, const char *id, const char *name, int 
         cli_note(w->cli, "detached; %s goes on: agentctl wait %s", name, name);
         return true;
     }
-    if (cli_call(w->cli, "session/cancel", json_pack("{s:s}", "id", id), NULL, &e)) {
+    if (cli_call(w->cli, "session/cancel", turn_params(w, id), NULL, &e)) {
         cli_note(w->cli, "cancel: %s", e.msg);
         return true;
     }
@@ -439,8 +444,8 @@ int watch_turn(struct watch *w, const char *id, const char *name)
         json_auto_t *waited = NULL;
         struct error e;
         uint64_t call;
-        enum err rc = client_start(w->cli->client, "session/wait", json_pack("{s:s}", "id", id),
-                                   &call, &e);
+        enum err rc =
+            client_start(w->cli->client, "session/wait", turn_params(w, id), &call, &e);
         while (!rc) {
             rc = client_await(w->cli->client, call, slice_ms(w), &waited, &e);
             if (rc == ERR_TIMEOUT && cli_time_left(w->cli) != 0) {

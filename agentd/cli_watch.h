@@ -20,6 +20,7 @@
 struct watch {
     struct cli *cli;
     const struct cli_options *o;
+    char turn[64];   /* wait for this turn, and cancel it; "": whatever the session does */
     bool stream;     /* stdout is a terminal: show the answer while it is made */
     bool status_tty; /* stderr is a terminal: one status line */
     bool status_shown;

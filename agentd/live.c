@@ -54,6 +54,11 @@ static void live_free(struct live *s)
         if (s->next)
             s->next->link = s->link;
     }
+    while (s->queue) {
+        struct queued_prompt *q = s->queue;
+        s->queue = q->next;
+        queued_prompt_free(q);
+    }
     session_config_free(s->config);
     json_decref(s->approved);
     free(s->cwd);
@@ -99,7 +104,8 @@ void live_pin(struct live *s)
 
 static bool is_held(const struct live *s)
 {
-    return s->pins > 0 || s->turn || s->saver || s->model.seq || s->waiters || s->subscriptions;
+    return s->pins > 0 || s->turn || s->queue || s->saver || s->model.seq || s->waiters ||
+           s->subscriptions;
 }
 
 void live_unpin(struct live *s)
@@ -252,6 +258,8 @@ json_t *live_json(const struct session_info *info, const struct live *live, bool
 
     if (!whole)
         json_object_del(config, "functions");
+    if (live && live->n_queued)
+        json_object_set_new(j, "queued", json_integer((json_int_t)live->n_queued));
     if (info->parent[0])
         json_object_set_new(j, "parent", json_string(info->parent));
     if (live && live->resume.happened)

@@ -21,6 +21,7 @@
 #include "sessions/tape.h"
 
 struct daemon;
+struct queued_prompt;
 struct request;
 struct seq;
 struct state_saver;
@@ -73,10 +74,12 @@ struct live {
     uint64_t last_seq;  /* newest durable event */
     struct tape_end end;
     struct residency model;
-    struct state_saver *saver; /* a state commit is under way: saver.h */
-    bool said_not_saving;      /* the store refused state once and that was reported */
-    struct turn *turn;         /* NULL: idle */
-    struct request *waiters;   /* session/wait */
+    struct state_saver *saver;   /* a state commit is under way: saver.h */
+    bool said_not_saving;        /* the store refused state once and that was reported */
+    struct turn *turn;           /* NULL: idle */
+    struct queued_prompt *queue; /* prompts behind it, the next one first */
+    size_t n_queued;
+    struct request *waiters; /* session/wait */
     struct subscription *subscriptions;
     json_t *approved; /* names of tools approved for the session */
     struct resume_record resume;

@@ -6,15 +6,25 @@
 
 /* In the order that `agentctl help` shows. */
 static const struct cli_verb verbs[] = {
-    {&cli_run_command, cli_run},         {&cli_send_command, cli_send},
-    {&cli_ps_command, cli_ps},           {&cli_attach_command, cli_attach},
-    {&cli_wait_command, cli_wait},       {&cli_logs_command, cli_logs},
-    {&cli_show_command, cli_show},       {&cli_fork_command, cli_fork},
-    {&cli_cancel_command, cli_cancel},   {&cli_verify_command, cli_verify},
-    {&cli_usage_command, cli_usage_of},  {&cli_rename_command, cli_rename},
-    {&cli_rm_command, cli_rm},           {&cli_approvals_command, cli_approvals},
-    {&cli_approve_command, cli_approve}, {&cli_deny_command, cli_deny},
-    {&cli_tools_command, cli_tools},     {&cli_status_command, cli_status},
+    {&cli_run_command, cli_run},
+    {&cli_send_command, cli_send},
+    {&cli_steer_command, cli_steer},
+    {&cli_ps_command, cli_ps},
+    {&cli_attach_command, cli_attach},
+    {&cli_wait_command, cli_wait},
+    {&cli_logs_command, cli_logs},
+    {&cli_show_command, cli_show},
+    {&cli_fork_command, cli_fork},
+    {&cli_cancel_command, cli_cancel},
+    {&cli_verify_command, cli_verify},
+    {&cli_usage_command, cli_usage_of},
+    {&cli_rename_command, cli_rename},
+    {&cli_rm_command, cli_rm},
+    {&cli_approvals_command, cli_approvals},
+    {&cli_approve_command, cli_approve},
+    {&cli_deny_command, cli_deny},
+    {&cli_tools_command, cli_tools},
+    {&cli_status_command, cli_status},
 };
 
 #define N_VERBS (sizeof verbs / sizeof *verbs)

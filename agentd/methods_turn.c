@@ -16,15 +16,22 @@ void method_session_prompt(struct request *r)
     live_resolve(r, turn_prompt);
 }
 
+void method_session_steer(struct request *r)
+{
+    live_resolve(r, turn_steer);
+}
+
 static void wait_session(struct request *r, struct live *s)
 {
     int64_t timeout_ms = -1;
+    const char *turn = NULL;
     struct error e;
 
-    if (json_opt_int(r->params, "timeoutMs", 0, INT32_MAX, &timeout_ms, &e))
+    if (json_opt_int(r->params, "timeoutMs", 0, INT32_MAX, &timeout_ms, &e) ||
+        json_opt_str(r->params, "turnId", &turn, NULL, &e))
         request_fail_params(r, &e);
     else
-        wait_begin(r, s, timeout_ms);
+        wait_begin(r, s, turn, timeout_ms);
 }
 
 void method_session_wait(struct request *r)
@@ -34,7 +41,14 @@ void method_session_wait(struct request *r)
 
 static void cancel_session(struct request *r, struct live *s)
 {
-    request_reply(r, json_pack("{s:s, s:b}", "id", s->id, "cancelled", turn_cancel(s)));
+    const char *turn = NULL;
+    struct error e;
+
+    if (json_opt_str(r->params, "turnId", &turn, NULL, &e))
+        request_fail_params(r, &e);
+    else
+        request_reply(r,
+                      json_pack("{s:s, s:b}", "id", s->id, "cancelled", turn_cancel(s, turn)));
 }
 
 void method_session_cancel(struct request *r)

@@ -9,11 +9,17 @@
  *                     approve?, maxSteps?, maxTokens?, seed?, temperature?, topP?, mode?}
  *                     -> {id, name}
  *   session/prompt    {id, clientMessageId?, content:[{type:"text", text}], forced?}
- *                     -> {turnId, seq}: durable when answered; kind busy while a turn runs
- *   session/wait      {id, timeoutMs?} -> {id, state, reason, text, ledger, resume?}: when
- *                     idle, or when somebody has to act (state and reason requires_action);
- *                     a deadline that passes is an error of kind timeout
- *   session/cancel    {id} -> {id, cancelled: bool}
+ *                     -> {turnId, seq, queued?}: durable when answered. While a turn runs it
+ *                     is queued (queued: its place); kind busy when 16 wait already
+ *   session/steer     {id, content} -> {turnId, seq, itemId, steered:true}: the text reaches
+ *                     the model with the next results, or instead of the turn's end; durable
+ *                     when answered. Without a turn to take it: as session/prompt
+ *   session/wait      {id, turnId?, timeoutMs?} -> {id, turnId?, state, reason, text, ledger,
+ *                     resume?}: when idle (with turnId: when that turn has ended, whatever is
+ *                     queued behind it), or when somebody has to act (state and reason
+ *                     requires_action); a deadline that passes is an error of kind timeout
+ *   session/cancel    {id, turnId?} -> {id, cancelled: bool}: the turn in work, and what is
+ *                     queued behind it; with turnId only that one, in work or queued
  *   session/attach    {id, fromSeq?, mode?} -> {id, seq, state, reason}, then durable events
  *                     after fromSeq (absent: none), then `session/live`, then live
  *   session/detach    {id} -> {id}
@@ -34,17 +40,19 @@
  *   $/cancel_request  {id}: a notification; the request with that id is answered -32800
  *
  *   SESSION   {id, name, parent?, cwd, state, reason, damaged, createdMs, updatedMs, tokens,
- *             lastSeq, statePosition, resident, config, resume?}; session/list leaves the
- *             declarations of tools out of config
- *   APPROVAL  {approvalId, sessionId, callId, name, arguments, deadlineMs}
- *   LEDGER    and resume: agentd/ledger.h
+ *             lastSeq, statePosition, resident, config, queued?, resume?}; session/list leaves
+ * the declarations of tools out of config APPROVAL  {approvalId, sessionId, callId, name,
+ * arguments, deadlineMs} LEDGER    and resume: agentd/ledger.h
  *
  * Notifications:
  *
  *   session/event       {sessionId, seq, tMs, turnId?, type, ...}: durable, seq without gaps.
  *                       type item:  item:{id, kind, text?, bytesB64?, callId?, name?,
  *                                   arguments?, status?, isError?}; a later event of the
- *                                   same item id replaces the earlier one
+ *                                   same item id replaces the earlier one. A queued prompt
+ *                                   is a note with status queued (or withdrawn) until its turn
+ *                                   begins; text that steers is a user item with status
+ *                                   pending, then delivered or undelivered
  *                       type state: state, reason?
  *                       type usage: ledger
  *                       type error: error:{kind, message}

@@ -77,9 +77,8 @@ void turn_free(struct turn *t)
     feed_fini(&t->feed);
     run_free(t->run);
     tool_step_free(t->tools);
-    for (size_t i = 0; i < t->forced.n; i++)
-        ids_fini(&t->forced.runs[i]);
-    free(t->forced.runs);
+    forced_runs_fini(&t->forced);
+    steers_free(t);
     free(t->client_message);
     free(t->build);
     free(t->digests);
@@ -131,12 +130,25 @@ void turn_commit_digests(struct turn *t, struct commit *c)
         commit_segment(c, &t->digests[i]);
 }
 
-static void commit_row(struct turn *t, struct commit *c, bool finished, const char *reason)
+/* What the turn was asked: all that a restart needs and the tape does not say. */
+static char *row_params(const struct turn *t)
+{
+    json_auto_t *row = json_pack("{s:o, s:I, s:o, s:i}", "forced", forced_runs_json(&t->forced),
+                                 "tapeStart", (json_int_t)t->tape_start, "steer",
+                                 steers_json(t), "steered", (int)t->n_steered);
+
+    return row ? json_dumps(row, JSON_COMPACT) : NULL;
+}
+
+/* params: NULL leaves those of the row. */
+static void commit_row(struct turn *t, struct commit *c, bool finished, const char *reason,
+                       const char *params)
 {
     json_t *ledger = ledger_json(&t->ledger);
     char *text = json_dumps(ledger, JSON_COMPACT);
 
     commit_turn(c, &(struct tape_turn){.id = t->id,
+                                       .params = params,
                                        .forced_next = t->forced_next,
                                        .step = t->step,
                                        .state = finished ? "idle" : "running",
@@ -147,9 +159,13 @@ static void commit_row(struct turn *t, struct commit *c, bool finished, const ch
     free(text);
 }
 
-void turn_commit_row(struct turn *t, struct commit *c)
+void turn_commit_row(struct turn *t, struct commit *c, bool with_params)
 {
-    commit_row(t, c, false, "");
+    AUTO_FREE char *params = with_params ? row_params(t) : NULL;
+
+    if (with_params && !params && !c->failed)
+        c->failed = err_set(&c->error, ERR_NOMEM, "turn");
+    commit_row(t, c, false, "", params);
 }
 
 void turn_commit_end(struct turn *t, struct commit *c, const char *reason)
@@ -167,9 +183,11 @@ void turn_commit_end(struct turn *t, struct commit *c, const char *reason)
                   t->id, (unsigned long long)l->prompt_tokens, (unsigned long long)l->resident,
                   (unsigned long long)l->restored, (unsigned long long)l->recomputed,
                   (unsigned long long)l->relost, (unsigned long long)l->prefilled);
+    t->ending = true;
+    steers_commit_end(t, c);
     commit_event(c, t->id, "usage", NULL, NULL, json_pack("{s:o}", "ledger", ledger_json(l)));
     commit_state(c, t->id, SESSION_IDLE, reason);
-    commit_row(t, c, true, reason);
+    commit_row(t, c, true, reason, NULL);
 }
 
 /* ---- ends ------------------------------------------------------------------------- */
@@ -193,6 +211,7 @@ void turn_over(struct turn *t, const char *reason)
         live_drop_seq(s); /* it holds tokens that could not be put on the tape */
     live_set_state(s, SESSION_IDLE, reason);
     saver_start(s, 0);
+    turn_queue_next(s);
     live_evict(s->daemon);
     live_unpin(s);
 }
@@ -281,12 +300,13 @@ void turn_fail(struct turn *t, enum err rc, const struct error *e)
         seq_job_cancel(t->session);
 }
 
-bool turn_cancel(struct live *s)
+bool turn_cancel(struct live *s, const char *turn)
 {
     struct turn *t = s->turn;
+    bool any = turn_queue_cancel(s, turn); /* first, so that none of it begins */
 
-    if (!t)
-        return false;
+    if (!t || (turn && strcmp(turn, t->id) != 0))
+        return any;
     if (t->cancelled)
         return true;
     t->cancelled = true;

@@ -35,10 +35,15 @@ struct engine_note;
 struct subscription;
 
 /* session/prompt: checks params, commits the prompt and answers {turnId, seq} when it is
- * durable. The session is idle. */
+ * durable. A busy session queues it. */
 void turn_prompt(struct request *r, struct live *s);
-/* Stops the turn wherever it is. What was computed stays. False: the session is idle. */
-bool turn_cancel(struct live *s);
+/* session/steer: text for the turn in work; without one, a prompt. */
+void turn_steer(struct request *r, struct live *s);
+/* Stops the turn wherever it is, and withdraws what is queued behind it; or (turn given) does
+ * so with that one only. What was computed stays. False: there was nothing. */
+bool turn_cancel(struct live *s, const char *turn);
+/* Whether this turn is in work or queued. */
+bool turn_is_pending(const struct live *s, const char *turn);
 
 /* At start: turns that were cut by the end of the process go on. One store job; turns begin
  * from its completion. */

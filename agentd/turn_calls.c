@@ -192,6 +192,15 @@ static bool step_call_init(struct turn *t, struct tool_step *ts, uint32_t i, con
     return c->name && c->arguments;
 }
 
+struct tool_step *tool_step_empty(uint32_t step)
+{
+    struct tool_step *ts = calloc(1, sizeof(*ts));
+
+    if (ts)
+        ts->step = step;
+    return ts;
+}
+
 struct tool_step *tool_step_new(struct turn *t)
 {
     const struct chat_parser *p = t->run->parser;

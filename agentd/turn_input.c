@@ -79,6 +79,8 @@ static bool take_leftover(void *user, const char *session, const struct tape_tur
     struct leftover *l = user;
 
     (void)session;
+    if (strcmp(t->state, QUEUED_STATE) == 0)
+        return true; /* it has not begun */
     l->found = true;
     snprintf(l->id, sizeof(l->id), "%s", t->id);
     l->step = t->step;
@@ -146,11 +148,14 @@ static bool add_open_result(void *user, const struct tape_call *call)
     return true;
 }
 
+/* The newest one that has begun. */
 static bool take_id(void *user, const char *session, const struct tape_turn *t)
 {
     (void)session;
+    if (strcmp(t->state, QUEUED_STATE) == 0)
+        return true;
     snprintf(user, TAPE_ID_CAP, "%s", t->id);
-    return true;
+    return false;
 }
 
 /* A fork has no calls of its own: it may have left before its parent's had their results. */
@@ -174,7 +179,7 @@ static enum err add_open_results(struct chat_segment *seg, struct commit *c, str
     struct open_results o = {.segment = seg, .commit = c, .error = e};
     enum err rc = tape_turn(st, c->session->id, NULL, take_id, turn, e);
 
-    if (rc == ERR_NOTFOUND)
+    if (rc == ERR_NOTFOUND || (!rc && !turn[0]))
         return add_forked_results(seg, c->user, e);
     if (!rc)
         rc = tape_calls(st, c->session->id, turn, false, add_open_result, &o, e);
@@ -225,6 +230,8 @@ static enum err build(struct commit *c, struct store *st, struct ids *out, struc
         rc = chat_segment_close_run(&seg, b->end.thinking_open, e);
     if (!rc)
         rc = b->results ? add_results(&seg, b->results, e) : add_open_results(&seg, c, st, e);
+    for (size_t i = 0; i < b->n_steers && !rc; i++)
+        rc = chat_segment_user(&seg, b->steers[i]->text.data, b->steers[i]->text.len, e);
     if (!rc && b->user)
         rc = chat_segment_user(&seg, b->user, b->n_user, e);
     return rc ? rc : chat_segment_finish(&seg, b->daemon->model->tokenizer, out, e);

@@ -12,6 +12,7 @@
 #include "agentd/saver.h"
 #include "agentd/seq_job.h"
 #include "agentd/turn.h"
+#include "agentd/user_prompt.h"
 #include "base/ulid.h"
 #include "engine/chat_parser.h"
 #include "engine/ids.h"
@@ -94,12 +95,17 @@ struct loop_guard {
     uint32_t n;
 };
 
-struct forced_runs {
-    struct ids *runs; /* ids of each, EOS at the end */
-    size_t n;
-};
-
+struct input_build;
 struct restore;
+
+/* Text for the turn in work, until it is on the tape or the turn is over. */
+struct steer {
+    struct steer *next;
+    char item[TAPE_ID_CAP];
+    struct buf text; /* constant */
+    bool durable;    /* the turn's row has it */
+    bool taken;      /* it is in the input segment that is being committed */
+};
 
 #define NO_RUN UINT64_MAX
 
@@ -121,6 +127,9 @@ struct turn {
     struct request *request;   /* session/prompt, until it is answered */
     const char *was;           /* the session's reason before */
     struct input_build *build; /* of the commit under way */
+    struct steer *steers;      /* oldest first */
+    uint32_t n_steered;        /* how many there were: for ids of items */
+    bool ending;               /* the commit that ends it is under way */
     bool recovered;            /* it began in a process that is gone */
     bool cancelled;            /* asked to stop */
     bool failed;               /* has to stop, see error */
@@ -163,8 +172,8 @@ void turn_over(struct turn *t, const char *reason);
 void turn_go(struct turn *t);
 /* Adds what a finished turn leaves on the tape: usage, state, turn row. */
 void turn_commit_end(struct turn *t, struct commit *c, const char *reason);
-/* The turn's row, unfinished, as it is now. */
-void turn_commit_row(struct turn *t, struct commit *c);
+/* The turn's row, unfinished, as it is now; with_params: what it was asked, as well. */
+void turn_commit_row(struct turn *t, struct commit *c, bool with_params);
 void turn_commit_digests(struct turn *t, struct commit *c);
 void turn_keep_digest(struct turn *t, const struct tape_segment *seg,
                       const struct seq_digest *digest);
@@ -173,8 +182,57 @@ void turn_progress(struct turn *t, const char *phase, uint64_t done, uint64_t to
 /* "<turn>.<step>.<what>": the same again after a crash. out: TAPE_ID_CAP bytes. */
 void turn_item_id(const struct turn *t, uint32_t step, const char *what, char *out);
 
-/* Runs of params.forced (as sent, or as stored: {ids}). ERR_INVAL names the entry. */
-enum err turn_read_forced(struct turn *t, const json_t *list, struct error *e);
+/* ---- turn_prompt.c ---------------------------------------------------------------- */
+
+/* A turn from a prompt. The receipt goes to r when it is durable (NULL: the prompt was queued,
+ * and has one). Takes message and forced runs of p. On failure nothing has happened. */
+NODISCARD enum err turn_begin(struct live *s, const char *id, struct user_prompt *p,
+                              struct request *r, struct error *e);
+/* {turnId, seq} */
+json_t *turn_receipt(const char *turn, uint64_t seq);
+
+/* ---- turn_queue.c ----------------------------------------------------------------- */
+
+#define QUEUE_MAX_PROMPTS 16  /* of a session, behind the turn in work */
+#define QUEUED_STATE "queued" /* of the row of a turn that has not begun */
+
+/* A prompt that waits for the turns before it: durable as the row of a turn in QUEUED_STATE. */
+struct queued_prompt {
+    struct queued_prompt *next;
+    char id[TAPE_ID_CAP]; /* of the turn that it will be */
+    struct user_prompt prompt;
+    uint64_t receipt_seq;
+    bool durable;   /* its row is on the tape */
+    bool withdrawn; /* before that */
+};
+void queued_prompt_free(struct queued_prompt *q);
+
+/* Behind what is queued; the receipt {turnId, seq, queued} goes to r when it is durable.
+ * ERR_BUSY: the queue is full. Takes p's contents. */
+NODISCARD enum err turn_enqueue(struct live *s, const char *id, struct user_prompt *p,
+                                struct request *r, struct error *e);
+/* The same from a row that a restart found. */
+NODISCARD enum err turn_requeue(struct live *s, const char *id, uint64_t receipt_seq,
+                                const char *client_message, const char *params,
+                                struct error *e);
+/* Withdraws all that is queued, or this one. Whether there was any. */
+bool turn_queue_cancel(struct live *s, const char *turn);
+/* Begins the first of the queue, if the session is idle. */
+void turn_queue_next(struct live *s);
+
+/* ---- turn_steer.c ----------------------------------------------------------------- */
+
+void steers_free(struct turn *t);
+/* [{item, text}...] of those that are not taken, for the turn's row. NULL when out of memory.
+ */
+json_t *steers_json(const struct turn *t);
+NODISCARD enum err steers_read(struct turn *t, const json_t *list, struct error *e);
+/* Takes what is durable into the input segment of c. */
+void steers_take(struct turn *t, struct commit *c, struct input_build *b);
+/* That segment is on the tape. */
+void steers_drop_taken(struct turn *t);
+/* The turn ends without them. */
+void steers_commit_end(struct turn *t, struct commit *c);
 
 /* ---- turn_input.c (store's thread, as commit.prepare) ----------------------------- */
 
@@ -186,10 +244,12 @@ struct input_build {
     const char *user;                    /* text of the prompt, NULL: none */
     size_t n_user;
     const struct tool_step *results; /* of this step; NULL: look for calls left open */
-    struct tape_end end;             /* how the tape ends; looked up if not known */
-    uint64_t length;                 /* tape length; looked up with it */
-    uint32_t n_calls;                /* of the run that the tape ends with; looked up with it */
-    uint64_t n_input;                /* out: tokens of the input segment */
+    const struct steer **steers;     /* texts that follow the results; in the commit's arena */
+    size_t n_steers;
+    struct tape_end end; /* how the tape ends; looked up if not known */
+    uint64_t length;     /* tape length; looked up with it */
+    uint32_t n_calls;    /* of the run that the tape ends with; looked up with it */
+    uint64_t n_input;    /* out: tokens of the input segment */
 };
 /* commit.user is a struct input_build. */
 enum err turn_prepare_input(struct commit *c, struct store *st, struct error *e);
@@ -234,6 +294,8 @@ void turn_step(struct turn *t);
 
 /* ---- turn_calls.c ----------------------------------------------------------------- */
 
+/* A step without calls: only text that steers comes behind the run. NULL: out of memory. */
+struct tool_step *tool_step_empty(uint32_t step);
 /* The calls of a run, checked, none begun; NULL when out of memory. */
 struct tool_step *tool_step_new(struct turn *t);
 /* What still runs is killed. */

@@ -1,153 +1,15 @@
 /* session/prompt: a prompt becomes a turn. Everything about it is in one commit: the user's
- * item, the ids, the boundary of the run to come, the turn's row with the forced list. */
+ * item, the ids, the boundary of the run to come, the turn's row with the forced list. A
+ * session that is busy queues it: turn_queue.c. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "agentd/turn_internal.h"
 #include "base/fault.h"
-#include "base/json.h"
-
-#define MAX_CLIENT_MESSAGE 128
-#define MAX_FORCED_RUNS 4096
-#define MAX_FORCED_IDS ((size_t)4 << 20)
-
-/* ---- forced runs ------------------------------------------------------------------ */
-
-static enum err read_ids(const json_t *list, uint32_t vocab, struct ids *out, struct error *e)
-{
-    const json_t *v;
-    size_t i;
-    enum err rc = OK;
-
-    json_array_foreach(list, i, v)
-    {
-        json_int_t id = json_integer_value(v);
-        if (!json_is_integer(v) || id < 0 || id >= (json_int_t)vocab)
-            return err_set(e, ERR_INVAL, "ids[%zu]: want an id below %u", i, vocab);
-        if ((rc = ids_add(out, (uint32_t)id, e)))
-            return rc;
-    }
-    return rc;
-}
-
-static enum err read_forced_run(const struct daemon *d, const json_t *entry, struct ids *out,
-                                struct error *e)
-{
-    const char *text = NULL;
-    size_t len = 0;
-    json_t *list = NULL;
-    enum err rc;
-
-    if (!json_is_object(entry))
-        return err_set(e, ERR_INVAL, "want {ids} or {text}");
-    if ((rc = json_opt_str(entry, "text", &text, &len, e)) ||
-        (rc = json_opt_arr(entry, "ids", &list, e)))
-        return rc;
-    if ((text != NULL) == (list != NULL))
-        return err_set(e, ERR_INVAL, "want either ids or text");
-    rc = list ? read_ids(list, d->model->vocab_size, out, e)
-              : tokenizer_encode_special(d->model->tokenizer, text, len, out, e);
-    for (size_t i = 0; !rc && i + 1 < out->n; i++)
-        if (out->v[i] == d->chat.eos)
-            return err_set(e, ERR_INVAL, "EOS inside a run");
-    if (!rc && (out->n == 0 || out->v[out->n - 1] != d->chat.eos))
-        rc = ids_add(out, d->chat.eos, e);
-    return rc;
-}
-
-enum err turn_read_forced(struct turn *t, const json_t *list, struct error *e)
-{
-    size_t n = json_array_size(list), total = 0;
-
-    if (n > MAX_FORCED_RUNS)
-        return err_set(e, ERR_INVAL, "\"forced\": %zu runs, at most %d", n, MAX_FORCED_RUNS);
-    if (n == 0)
-        return OK;
-    t->forced.runs = calloc(n, sizeof(*t->forced.runs));
-    if (!t->forced.runs)
-        return err_set(e, ERR_NOMEM, "forced runs");
-    t->forced.n = n;
-    for (size_t i = 0; i < n; i++) {
-        t->forced.runs[i].max = MAX_FORCED_IDS - total;
-        enum err rc =
-            read_forced_run(t->session->daemon, json_array_get(list, i), &t->forced.runs[i], e);
-        if (rc)
-            return err_wrap(e, rc, "\"forced\"[%zu]", i);
-        total += t->forced.runs[i].n;
-    }
-    return OK;
-}
-
-static json_t *forced_json(const struct turn *t)
-{
-    json_t *list = json_array();
-
-    for (size_t i = 0; i < t->forced.n; i++) {
-        json_t *ids = json_array();
-        for (size_t k = 0; k < t->forced.runs[i].n; k++)
-            json_array_append_new(ids, json_integer(t->forced.runs[i].v[k]));
-        json_array_append_new(list, json_pack("{s:o}", "ids", ids));
-    }
-    return list;
-}
-
-/* ---- parameters ------------------------------------------------------------------- */
-
-/* Text parts are joined by a blank line. */
-static enum err read_content(const json_t *params, struct buf *out, struct error *e)
-{
-    json_t *list = NULL, *part;
-    enum err rc = json_need_arr(params, "content", &list, e);
-    size_t i;
-
-    if (rc)
-        return rc;
-    json_array_foreach(list, i, part)
-    {
-        const char *type = NULL, *text = NULL;
-        size_t len = 0;
-        if (!json_is_object(part))
-            return err_set(e, ERR_FORMAT, "\"content\"[%zu]: want an object", i);
-        if ((rc = json_need_str(part, "type", &type, NULL, e)))
-            return err_wrap(e, rc, "\"content\"[%zu]", i);
-        if (strcmp(type, "text") != 0)
-            return err_set(e, ERR_INVAL,
-                           "\"content\"[%zu]: type \"%.32s\" is not taken, only "
-                           "text",
-                           i, type);
-        if ((rc = json_need_str(part, "text", &text, &len, e)))
-            return err_wrap(e, rc, "\"content\"[%zu]", i);
-        if ((i > 0 && (rc = buf_add_str(out, "\n\n", e))) || (rc = buf_add(out, text, len, e)))
-            return rc;
-    }
-    return out->len ? OK : err_set(e, ERR_INVAL, "\"content\": is empty");
-}
-
-static enum err read_params(struct turn *t, const json_t *params, struct buf *text,
-                            struct error *e)
-{
-    const char *message = NULL;
-    size_t len = 0;
-    json_t *forced = NULL;
-    enum err rc;
-
-    if ((rc = read_content(params, text, e)) ||
-        (rc = json_opt_str(params, "clientMessageId", &message, &len, e)) ||
-        (rc = json_opt_arr(params, "forced", &forced, e)) ||
-        (rc = turn_read_forced(t, forced, e)))
-        return rc;
-    if (!message)
-        return OK;
-    if (len == 0 || len > MAX_CLIENT_MESSAGE)
-        return err_set(e, ERR_INVAL, "\"clientMessageId\": want 1 to %d bytes",
-                       MAX_CLIENT_MESSAGE);
-    t->client_message = strdup(message);
-    return t->client_message ? OK : err_set(e, ERR_NOMEM, "prompt");
-}
 
 /* ---- the commit ------------------------------------------------------------------- */
 
-static json_t *receipt(const char *turn, uint64_t seq)
+json_t *turn_receipt(const char *turn, uint64_t seq)
 {
     return json_pack("{s:s, s:I}", "turnId", turn, "seq", (json_int_t)seq);
 }
@@ -162,7 +24,16 @@ static void withdraw(struct turn *t)
     t->phase = TURN_OVER;
     turn_free(t);
     live_set_state(s, SESSION_IDLE, was);
+    turn_queue_next(s);
     live_unpin(s);
+}
+
+/* It waited in the queue and its receipt is out: so its end belongs on the tape. */
+static void fail_queued(struct turn *t, const struct commit *c)
+{
+    t->ledger.resident = t->counted = t->session->model.position;
+    turn_fail(t, c->job.rc, &c->job.error);
+    (void)turn_stops(t);
 }
 
 static void accepted(struct live *s, const struct commit *c)
@@ -173,18 +44,24 @@ static void accepted(struct live *s, const struct commit *c)
     enum err rc;
 
     t->request = NULL;
+    if (c->job.rc && !r) {
+        fail_queued(t, c);
+        return;
+    }
     if (c->job.rc) {
         request_fail(r, c->job.rc, &c->job.error);
         withdraw(t);
         return;
     }
     if (c->receipt.duplicate) {
-        request_reply(r, receipt(c->receipt.turn, c->receipt.turn_seq));
+        request_reply(r, turn_receipt(c->receipt.turn, c->receipt.turn_seq));
         withdraw(t);
         return;
     }
-    t->receipt_seq = c->receipt.first_seq;
-    request_reply(r, receipt(t->id, t->receipt_seq));
+    if (r) {
+        t->receipt_seq = c->receipt.first_seq;
+        request_reply(r, turn_receipt(t->id, t->receipt_seq));
+    }
     t->tape_start = c->c.position;
     t->open_run = t->tape_start + t->build->n_input;
     t->ledger.resident = t->counted = s->model.seq ? s->model.position : 0;
@@ -220,7 +97,7 @@ static enum err submit(struct turn *t, const struct buf *text, struct error *e)
     char id[TAPE_ID_CAP];
 
     t->build = calloc(1, sizeof(*t->build));
-    json_auto_t *row = json_pack("{s:o}", "forced", forced_json(t));
+    json_auto_t *row = json_pack("{s:o}", "forced", forced_runs_json(&t->forced));
     AUTO_FREE char *params = row ? json_dumps(row, JSON_COMPACT) : NULL;
     if (!c || !t->build || !params) {
         if (c)
@@ -255,44 +132,52 @@ static enum err submit(struct turn *t, const struct buf *text, struct error *e)
     return OK;
 }
 
-/* A session that is busy takes no second prompt, but repeats the receipt of the one it has. */
-static void refuse_busy(struct request *r, struct live *s)
+enum err turn_begin(struct live *s, const char *id, struct user_prompt *p, struct request *r,
+                    struct error *e)
 {
-    const char *message = json_string_value(json_object_get(r->params, "clientMessageId"));
-    const struct turn *t = s->turn;
-    struct error e;
+    struct turn *t = turn_new(s, id);
+    enum err rc;
 
-    if (message && t->client_message && t->receipt_seq && !strcmp(message, t->client_message)) {
-        request_reply(r, receipt(t->id, t->receipt_seq));
-        return;
+    if (!t)
+        return err_set(e, ERR_NOMEM, "turn");
+    t->client_message = TAKE(p->client_message);
+    t->forced = p->forced;
+    p->forced = (struct forced_runs){0};
+    if ((rc = submit(t, &p->text, e))) {
+        t->phase = TURN_OVER;
+        turn_free(t);
+        return rc;
     }
-    err_set(&e, ERR_BUSY, "session %s is %s", s->name, live_state_name(s->state));
-    request_fail(r, ERR_BUSY, &e);
+    t->request = r;
+    live_set_state(s, SESSION_QUEUED, "");
+    return OK;
+}
+
+/* The receipt again, if the turn in work has this message. */
+static bool repeat_receipt(struct request *r, const struct live *s, const char *message)
+{
+    const struct turn *t = s->turn;
+
+    if (!message || !t || !t->client_message || !t->receipt_seq ||
+        strcmp(message, t->client_message) != 0)
+        return false;
+    request_reply(r, turn_receipt(t->id, t->receipt_seq));
+    return true;
 }
 
 void turn_prompt(struct request *r, struct live *s)
 {
-    AUTO(buf) struct buf text = BUF_INIT(RPC_MAX_LINE);
+    AUTO(user_prompt) struct user_prompt p = {0};
     char id[ULID_CHARS + 1];
     struct error e;
-    enum err rc;
+    enum err rc = user_prompt_read(s->daemon, r->params, &p, &e);
 
-    if (s->turn) {
-        refuse_busy(r, s);
+    if (!rc && repeat_receipt(r, s, p.client_message))
         return;
-    }
     ulid_next(&s->daemon->ulids, id);
-    struct turn *t = turn_new(s, id);
-    if (!t) {
-        request_fail(r, err_set(&e, ERR_NOMEM, "turn"), &e);
-        return;
-    }
-    if ((rc = read_params(t, r->params, &text, &e)) || (rc = submit(t, &text, &e))) {
+    if (!rc)
+        rc =
+            s->turn || s->queue ? turn_enqueue(s, id, &p, r, &e) : turn_begin(s, id, &p, r, &e);
+    if (rc)
         request_fail_params(r, &e);
-        t->phase = TURN_OVER;
-        turn_free(t);
-        return;
-    }
-    t->request = r;
-    live_set_state(s, SESSION_QUEUED, "");
 }

@@ -20,6 +20,7 @@ struct found {
     char *params, *client_message;
     uint64_t forced_next, first_seq;
     uint32_t step;
+    bool queued; /* it has not begun */
     bool damaged;
     bool run_open; /* the tape ends in an open generated segment */
     uint64_t run_start;
@@ -33,7 +34,7 @@ struct found {
 struct recovery {
     struct job job;
     struct daemon *daemon;
-    struct found *found;
+    struct found *found, **end; /* of a session in the order of its turns */
 };
 
 static void found_free(struct found *f)
@@ -67,8 +68,9 @@ static bool take_turn(void *user, const char *session, const struct tape_turn *t
     f->forced_next = t->forced_next;
     f->first_seq = t->first_seq;
     f->step = t->step;
-    f->next = r->found;
-    r->found = f;
+    f->queued = strcmp(t->state, QUEUED_STATE) == 0;
+    *r->end = f;
+    r->end = &f->next;
     return true;
 }
 
@@ -119,7 +121,9 @@ static enum err look(struct found *f, struct store *st, struct error *e)
     enum err rc;
 
     memcpy(id, f->info.id, sizeof(id));
-    if ((rc = session_find(st, id, &f->info, e)) || (rc = tape_load(st, id, &t, e)) ||
+    if ((rc = session_find(st, id, &f->info, e)) || f->queued)
+        return rc;
+    if ((rc = tape_load(st, id, &t, e)) ||
         (rc = tape_calls(st, id, f->turn, false, take_call, f, e)))
         return rc;
     f->damaged = t.damaged;
@@ -160,8 +164,8 @@ static enum err read_row(struct turn *t, struct found *f, struct error *e)
 {
     const struct json_limits limits = {.max_bytes = TAPE_JSON_MAX, .max_depth = 64};
     json_auto_t *row = NULL;
-    json_t *forced = NULL;
-    int64_t start = 0;
+    json_t *forced = NULL, *steers = NULL;
+    int64_t start = 0, n_steered = 0;
     enum err rc;
 
     if (!f->params)
@@ -169,9 +173,13 @@ static enum err read_row(struct turn *t, struct found *f, struct error *e)
     if ((rc = json_parse(f->params, strlen(f->params), &limits, &row, e)) ||
         (rc = json_opt_arr(row, "forced", &forced, e)) ||
         (rc = json_opt_int(row, "tapeStart", 0, INT64_MAX, &start, e)) ||
-        (rc = turn_read_forced(t, forced, e)))
+        (rc = json_opt_arr(row, "steer", &steers, e)) ||
+        (rc = json_opt_int(row, "steered", 0, UINT32_MAX, &n_steered, e)) ||
+        (rc = forced_runs_read(t->session->daemon, forced, &t->forced, e)) ||
+        (rc = steers_read(t, steers, e)))
         return rc;
     t->tape_start = (uint64_t)start;
+    t->n_steered = (uint32_t)n_steered;
     return OK;
 }
 
@@ -194,6 +202,8 @@ static void fill(struct turn *t, struct found *f)
         return;
     }
     t->tools = TAKE(f->tools);
+    if (!t->tools && t->steers && t->step > 0)
+        t->tools = tool_step_empty(t->step - 1);
     for (size_t i = 0; t->tools && i < t->tools->n_calls; i++) {
         struct step_call *c = &t->tools->calls[i];
         c->turn = t;
@@ -204,11 +214,26 @@ static void fill(struct turn *t, struct found *f)
     }
 }
 
+/* A prompt that waits: it begins when what is before it is over. */
+static void requeue(struct live *s, const struct found *f)
+{
+    struct error e;
+
+    if (turn_requeue(s, f->turn, f->first_seq, f->client_message, f->params, &e))
+        log_error("turn=%s of session=%s stays queued: %s", f->turn, s->id, e.msg);
+    else
+        log_info("turn=%s of session=%s is queued", f->turn, s->id);
+}
+
 static void go_on(struct daemon *d, struct found *f)
 {
     struct live *s = live_find(d, f->info.id);
     struct error e;
     enum err rc = s ? OK : live_add(d, &f->info, &s, &e);
+    if (!rc && f->queued) {
+        requeue(s, f);
+        return;
+    }
     struct turn *t = rc ? NULL : turn_new(s, f->turn);
 
     if (!t) {
@@ -239,6 +264,12 @@ static void recovery_done(struct job *j)
             go_on(r->daemon, f);
         found_free(f);
     }
+    for (struct live *s = r->daemon->sessions, *after; s; s = after) {
+        after = s->next;
+        live_pin(s);
+        turn_queue_next(s);
+        live_unpin(s);
+    }
     free(r);
 }
 
@@ -252,5 +283,6 @@ void turns_recover(struct daemon *d)
     }
     r->job = (struct job){.run = recovery_run, .done = recovery_done};
     r->daemon = d;
+    r->end = &r->found;
     store_thread_submit(d->store, &r->job);
 }

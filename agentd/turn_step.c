@@ -25,7 +25,10 @@ static const char *verdict(const struct turn *t)
         return t->step + 1 >= cfg->max_steps ? "length" : NULL;
     }
     /* The model meant to call and nothing came of it: no ordinary end. */
-    return chat_parser_lost_calls(r->parser) ? "failed" : "end";
+    if (chat_parser_lost_calls(r->parser))
+        return "failed";
+    /* Somebody has said more: that comes behind the run, instead of its results. */
+    return t->steers && t->step + 1 < cfg->max_steps ? NULL : "end";
 }
 
 static void commit_text(struct turn *t, struct commit *c, const struct buf *text,
@@ -144,6 +147,12 @@ void turn_step(struct turn *t)
         return;
     }
     const char *reason = verdict(t);
+    if (!reason && !t->tools && !(t->tools = tool_step_empty(t->step))) {
+        commit_free(c);
+        turn_fail(t, err_set(&e, ERR_NOMEM, "end of a run"), &e);
+        (void)turn_stops(t);
+        return;
+    }
     commit_run_end(t, c);
     if (t->tools)
         commit_calls(t, c, reason);
@@ -160,7 +169,7 @@ void turn_step(struct turn *t)
         turn_commit_end(t, c, reason);
     } else {
         commit_state(c, t->id, SESSION_TOOL, "");
-        turn_commit_row(t, c);
+        turn_commit_row(t, c, false);
     }
     if (fault_point("turn.step"))
         c->failed = err_set(&c->error, ERR_IO, "end of a run: fault");

@@ -331,6 +331,7 @@ static void results_then(struct live *s, const struct commit *c)
     t->open_run = c->c.position + t->build->n_input;
     tool_step_free(t->tools);
     t->tools = NULL;
+    steers_drop_taken(t);
     if ((rc = feed_from_commit(t, c, &e)))
         turn_fail(t, rc, &e);
     if (!turn_stops(t))
@@ -374,8 +375,9 @@ static void commit_results(struct turn *t)
             json_pack("{s:o}", "item",
                       events_item(id, "note", t->tools->note, strlen(t->tools->note))));
     }
+    steers_take(t, c, t->build);
     commit_state(c, t->id, SESSION_PREFILL, "");
-    turn_commit_row(t, c);
+    turn_commit_row(t, c, t->build->n_steers > 0);
     t->ledger.ns[STAGE_TOOL] += daemon_now_ns(s->daemon) - t->tools->t0_ns;
     if (fault_point("turn.results"))
         c->failed = err_set(&c->error, ERR_IO, "results: fault");

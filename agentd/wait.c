@@ -8,6 +8,7 @@
 #include "agentd/daemon.h"
 #include "agentd/peer.h"
 #include "agentd/store_thread.h"
+#include "agentd/turn.h"
 
 /* ---- the answer ------------------------------------------------------------------- */
 
@@ -16,9 +17,11 @@ struct outcome {
     struct request *request;
     struct live *session; /* pinned */
     char id[SESSION_ID_CAP], turn[TAPE_ID_CAP];
-    const char *state, *reason; /* when the waiting ended; a next turn may have begun since */
-    json_t *ledger;             /* of the newest turn, or NULL */
-    json_t *text;               /* of its last assistant item, or NULL */
+    bool by_turn;      /* turn was asked for; else it is the newest that has begun */
+    const char *state; /* when the waiting ended; a next turn may have begun since */
+    char reason[SESSION_STATE_CAP]; /* ditto; by_turn: of its row */
+    json_t *ledger;                 /* of the newest turn, or NULL */
+    json_t *text;                   /* of its last assistant item, or NULL */
 };
 
 static bool take_turn(void *user, const char *session, const struct tape_turn *t)
@@ -26,10 +29,14 @@ static bool take_turn(void *user, const char *session, const struct tape_turn *t
     struct outcome *o = user;
 
     (void)session;
+    if (!o->by_turn && strcmp(t->state, "queued") == 0)
+        return true; /* an older one */
     snprintf(o->turn, sizeof(o->turn), "%s", t->id);
+    if (o->by_turn && t->finished)
+        snprintf(o->reason, sizeof(o->reason), "%s", t->reason);
     if (t->ledger)
         o->ledger = json_loads(t->ledger, 0, NULL);
-    return true;
+    return false;
 }
 
 static bool take_text(void *user, const struct tape_event *ev)
@@ -50,8 +57,8 @@ static void outcome_run(struct job *j, void *ctx)
 {
     struct outcome *o = (struct outcome *)j;
 
-    j->rc = tape_turn(ctx, o->id, NULL, take_turn, o, &j->error);
-    if (j->rc == ERR_NOTFOUND)
+    j->rc = tape_turn(ctx, o->id, o->by_turn ? o->turn : NULL, take_turn, o, &j->error);
+    if (j->rc == ERR_NOTFOUND && !o->by_turn)
         j->rc = OK; /* no turn yet */
     else if (!j->rc)
         j->rc = tape_items(ctx, o->id, take_text, o, &j->error);
@@ -69,6 +76,8 @@ static void outcome_done(struct job *j)
             json_pack("{s:s, s:s, s:s, s:O, s:O}", "id", s->id, "state", o->state, "reason",
                       o->reason, "text", o->text ? o->text : (o->text = json_string("")),
                       "ledger", o->ledger ? o->ledger : (o->ledger = json_object()));
+        if (o->turn[0])
+            json_object_set_new(result, "turnId", json_string(o->turn));
         if (s->resume.happened)
             json_object_set_new(result, "resume", resume_json(&s->resume));
         request_reply(o->request, result);
@@ -79,7 +88,7 @@ static void outcome_done(struct job *j)
     live_unpin(s);
 }
 
-static void answer(struct request *r, struct live *s)
+static void answer(struct request *r, struct live *s, const char *turn)
 {
     struct outcome *o = calloc(1, sizeof(*o));
     struct error e;
@@ -91,8 +100,11 @@ static void answer(struct request *r, struct live *s)
     o->job = (struct job){.run = outcome_run, .done = outcome_done};
     o->request = r;
     o->session = s;
-    o->state = live_state_name(s->state);
-    o->reason = s->state == SESSION_REQUIRES_ACTION ? o->state : s->reason;
+    bool acts = s->state == SESSION_REQUIRES_ACTION;
+    o->by_turn = turn[0] != '\0';
+    memcpy(o->turn, turn, strlen(turn) + 1);
+    o->state = live_state_name(o->by_turn && !acts ? SESSION_IDLE : s->state);
+    snprintf(o->reason, sizeof(o->reason), "%s", acts ? o->state : s->reason);
     memcpy(o->id, s->id, sizeof(o->id));
     live_pin(s);
     store_thread_submit(s->daemon->store, &o->job);
@@ -105,6 +117,7 @@ struct waiter {
     uv_timer_t timer; /* timer.data = the waiter */
     struct live *session;
     struct request *request;
+    char turn[TAPE_ID_CAP]; /* "": whatever the session does */
 };
 
 static void waiter_free(uv_handle_t *h)
@@ -140,12 +153,26 @@ static void on_timeout(uv_timer_t *timer)
     request_fail(r, ERR_TIMEOUT, &e);
 }
 
-void wait_begin(struct request *r, struct live *s, int64_t timeout_ms)
+static bool is_due(const struct live *s, const char *turn)
+{
+    if (s->state == SESSION_REQUIRES_ACTION)
+        return true;
+    return turn[0] ? !turn_is_pending(s, turn) : s->state == SESSION_IDLE;
+}
+
+void wait_begin(struct request *r, struct live *s, const char *turn, int64_t timeout_ms)
 {
     struct error e;
 
-    if (s->state == SESSION_IDLE || s->state == SESSION_REQUIRES_ACTION) {
-        answer(r, s);
+    if (!turn)
+        turn = "";
+    if (strlen(turn) >= TAPE_ID_CAP) {
+        err_set(&e, ERR_NOTFOUND, "no turn is called %.64s", turn);
+        request_fail(r, ERR_NOTFOUND, &e);
+        return;
+    }
+    if (is_due(s, turn)) {
+        answer(r, s, turn);
         return;
     }
     struct waiter *w = calloc(1, sizeof(*w));
@@ -157,6 +184,7 @@ void wait_begin(struct request *r, struct live *s, int64_t timeout_ms)
     w->timer.data = w;
     w->session = s;
     w->request = r;
+    memcpy(w->turn, turn, strlen(turn) + 1);
     r->waits_in = w;
     r->cancel = leave;
     r->next_waiting = s->waiters;
@@ -167,11 +195,18 @@ void wait_begin(struct request *r, struct live *s, int64_t timeout_ms)
 
 void wait_wake(struct live *s)
 {
+    struct request *next;
+
     live_pin(s);
-    while (s->waiters) {
-        struct request *r = s->waiters;
+    for (struct request *r = s->waiters; r; r = next) {
+        char turn[TAPE_ID_CAP];
+        const struct waiter *w = r->waits_in;
+        next = r->next_waiting;
+        if (!is_due(s, w->turn))
+            continue;
+        memcpy(turn, w->turn, sizeof(turn));
         leave(r);
-        answer(r, s);
+        answer(r, s, turn);
     }
     live_unpin(s);
 }

@@ -7,9 +7,11 @@
 
 #include "agentd/live.h"
 
-/* Answers at once if there is nothing to wait for. timeout_ms < 0: no deadline. */
-void wait_begin(struct request *r, struct live *s, int64_t timeout_ms);
-/* The session came to rest: everybody who waits is answered. */
+/* Waits until the session is idle or, with a turn, until that turn has ended, whatever comes
+ * behind it; either way not past the moment when somebody has to act. Answers at once if there
+ * is nothing to wait for. timeout_ms < 0: no deadline. */
+void wait_begin(struct request *r, struct live *s, const char *turn, int64_t timeout_ms);
+/* A turn has ended or the state has changed: those who waited for it are answered. */
 void wait_wake(struct live *s);
 
 #endif

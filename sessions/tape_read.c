@@ -488,16 +488,22 @@ enum err tape_turn(struct store *st, const char *session, const char *turn, tape
         rc = session_note(st, session, check_turns(st, &row, e));
     if (rc || (rc = query_init(&q, &st->db,
                                "SELECT " TURN_COLS ", tag FROM turns WHERE session = ?1"
-                               " AND (?2 IS NULL OR id = ?2) ORDER BY ord DESC LIMIT 1",
+                               " AND (?2 IS NULL OR id = ?2) ORDER BY ord DESC",
                                e)))
         return rc;
     query_int(&q, row.num);
     query_text(&q, turn);
-    bool found, more;
-    if ((rc = query_step(&q, &found, e)))
-        return rc;
-    if (!found)
+    bool found, more = true, any = false;
+    while (more && !rc) {
+        if ((rc = query_step(&q, &found, e)))
+            return rc;
+        if (!found)
+            break;
+        any = true;
+        rc = give_turn(st, &q, row.id, fn, user, &more, e);
+    }
+    if (!any)
         return err_set(e, ERR_NOTFOUND, "session %s has no turn %s", session,
                        turn ? turn : "yet");
-    return session_note(st, session, give_turn(st, &q, row.id, fn, user, &more, e));
+    return session_note(st, session, rc);
 }
