@@ -15,6 +15,7 @@ static const struct {
     {"detokenize", verb_detokenize, "token ids to bytes"},
     {"render", verb_render, "a conversation to its prompt"},
     {"parse", verb_parse, "model output to a message"},
+    {"load", verb_load, "what a checkpoint holds, and whether it can run here"},
     {"score", verb_score, "logits of given tokens"},
     {"verify-tape", verb_verify_tape, NULL}, /* started by the daemon: not listed */
     {"help", NULL, "this list"},

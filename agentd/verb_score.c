@@ -455,9 +455,8 @@ static void notice_unused(const struct engine *m)
     uint64_t n = engine_describe(m)->n_unused_tensors;
     if (n)
         fprintf(stderr,
-                "agentd score: %" PRIu64
-                " tensors of draft layers and vision are not used by this "
-                "build\n",
+                "agentd score: %" PRIu64 " tensors of vision, or of draft layers that the "
+                                         "config switches off, are skipped\n",
                 n);
 }
 

@@ -38,6 +38,7 @@ int verb_detokenize(int argc, char **argv);
 int verb_render(int argc, char **argv);
 int verb_parse(int argc, char **argv);
 int verb_serve(int argc, char **argv);
+int verb_load(int argc, char **argv);
 int verb_score(int argc, char **argv);
 int verb_verify_tape(int argc, char **argv);
 

@@ -71,6 +71,14 @@ static const struct field ENGRAM_FIELDS[] = {
     F("engram_compressed_vocab_size", engram_compressed, 1, 1u << 24),
 };
 
+static const struct field DRAFT_FIELDS[] = {
+    F("dspark_block_size", draft_block, 1, CONFIG_MAX_DRAFT_BLOCK),
+    F("dspark_noise_token_id", draft_noise_id, 0, UINT32_MAX),
+    F("dspark_markov_rank", draft_rank, 1, 1u << 16),
+    F("dspark_n_routed_experts", draft_experts, 1, 4096),
+    F("dspark_num_experts_per_tok", draft_active, 1, 64),
+};
+
 #undef F
 #define N_OF(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -212,6 +220,29 @@ static enum err read_engram(struct config *c, const json_t *o, struct error *e)
                            i, n);
         c->engram_rows[i] = (uint64_t)n;
     }
+    return OK;
+}
+
+/* Without draft layers the other dspark fields are ignored. */
+static enum err read_drafts(struct config *c, const json_t *o, struct error *e)
+{
+    enum err rc;
+    if (!c->n_drafts)
+        return OK;
+    if ((rc = read_fields(c, o, DRAFT_FIELDS, N_OF(DRAFT_FIELDS), e)) ||
+        (rc = read_layers(o, "dspark_target_layer_ids", c->n_layers, CONFIG_MAX_DRAFT_TARGETS,
+                          c->draft_targets, &c->n_draft_targets, e)))
+        return rc;
+    if (!c->n_draft_targets)
+        return err_set(e, ERR_FORMAT, "dspark_target_layer_ids is empty, with %u draft layers",
+                       c->n_drafts);
+    if (c->draft_noise_id >= c->vocab_size)
+        return err_set(e, ERR_FORMAT, "dspark_noise_token_id is %u, vocab_size %u",
+                       c->draft_noise_id, c->vocab_size);
+    if (c->draft_active > c->draft_experts)
+        return err_set(e, ERR_FORMAT,
+                       "dspark_num_experts_per_tok %u of dspark_n_routed_experts %u",
+                       c->draft_active, c->draft_experts);
     return OK;
 }
 
@@ -395,8 +426,9 @@ static enum err read_config(struct config *c, const json_t *top, struct error *e
                           c->kv_sources, &c->n_kv_sources, e)) ||
         (rc = read_layers(text, "index_source_layer_ids", c->n_layers, CONFIG_MAX_LAYERS,
                           c->index_sources, &c->n_index_sources, e)) ||
-        (rc = read_engram(c, text, e)) || (rc = check_shapes(c, e)) ||
-        (rc = derive_sources(c, e)) || (rc = check_candidates(c, text, e)))
+        (rc = read_engram(c, text, e)) || (rc = read_drafts(c, text, e)) ||
+        (rc = check_shapes(c, e)) || (rc = derive_sources(c, e)) ||
+        (rc = check_candidates(c, text, e)))
         return rc;
     c->max_tokens = (uint64_t)max_tokens;
     return OK;

@@ -17,6 +17,8 @@
 #define CONFIG_MAX_SOURCES 32
 #define CONFIG_MAX_ENGRAM 8
 #define CONFIG_MAX_NGRAM 8
+#define CONFIG_MAX_DRAFT_BLOCK 15
+#define CONFIG_MAX_DRAFT_TARGETS 8
 #define CONFIG_MAX_BYTES (4u << 20)
 #define CONFIG_NO_LAYER UINT32_MAX
 
@@ -45,7 +47,9 @@ struct config {
     uint32_t engram_ngram, engram_heads, engram_dim, engram_pad, engram_vocab;
     uint32_t engram_compressed; /* distinct compressed token ids */
 
-    uint32_t n_drafts; /* num_nextn_predict_layers */
+    uint32_t n_drafts; /* num_nextn_predict_layers; 0: what follows is 0, too */
+    uint32_t draft_block, draft_noise_id, draft_rank, draft_experts, draft_active;
+    uint32_t n_draft_targets, draft_targets[CONFIG_MAX_DRAFT_TARGETS];
 
     /* Derived. Index into kv_sources / layer number; CONFIG_NO_LAYER where ratio is 0. */
     uint32_t kv_of[CONFIG_MAX_LAYERS];    /* whose rows layer l reads: index into kv_sources */

@@ -64,7 +64,7 @@ struct engine_info {
     uint32_t vocab_size;
     uint64_t max_tokens;       /* max_position_embeddings */
     bool storable;             /* false in precision `math`: no grid to store */
-    uint64_t n_unused_tensors; /* of draft layers and vision: skipped by this build */
+    uint64_t n_unused_tensors; /* of vision and of drafts that are switched off: skipped */
 };
 const struct engine_info *engine_describe(const struct engine *m);
 

@@ -170,6 +170,7 @@ enum err forward_begin(struct model *m, const struct run *r, struct error *e)
     if (rc)
         return rc;
     struct work *b = m->work;
+    m->broken = (struct error){0};
     if (m->config.n_engram)
         hash_ids(m, r);
     rope_tables(m, r);
@@ -217,10 +218,17 @@ enum err forward_run(struct model *m, const struct run *r, uint32_t *n_out, stru
         }
         forward_engram(m, r, l);
         forward_layer(m, r, l);
+        if (m->broken.code)
+            break;
     }
     uint32_t n = forward_end(m, r);
     if ((rc = m->k.sync(&m->k, e)))
         return rc;
+    if ((rc = m->broken.code)) {
+        if (e)
+            *e = m->broken;
+        return rc;
+    }
     *n_out = n;
     return OK;
 }

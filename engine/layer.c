@@ -1,9 +1,11 @@
 /* The model itself, one layer at a time: read from bottom to top, forward_layer() is the whole
  * block. Section numbers are those of the model description. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/forward.h"
+#include "engine/loader.h"
 #include "kernels/math.h"
 
 /* ---- what the observer sees ---------------------------------------------------------------
@@ -348,6 +350,61 @@ static void attention(struct model *m, const struct run *r, uint32_t layer, uint
     product(m, &w->wo_b, b->oa, b->y, first, n);
 }
 
+/* ---- weights that are only mapped ----------------------------------------------------------
+ */
+
+/* What is mapped is not read when the model opens: a NaN scale shows when its expert or row is
+ * first used, and fails the run by name. */
+static void broken_scale(struct model *m, const char *tensor, size_t row, size_t column)
+{
+    if (!m->broken.code)
+        m->broken.code = err_set(&m->broken, ERR_FORMAT, "tensor %s.scale [%zu, %zu] is NaN",
+                                 tensor, row, column);
+}
+
+static bool layer_is_draft(const struct config *c, uint32_t layer)
+{
+    return layer >= c->n_layers;
+}
+
+static void check_expert(struct model *m, uint32_t layer, uint32_t expert)
+{
+    const struct config *c = &m->config;
+    struct layer_weights *w = &m->weights.layers[layer];
+    const struct k_weight *part[] = {&w->experts[expert].w1, &w->experts[expert].w2,
+                                     &w->experts[expert].w3};
+    bool draft = layer_is_draft(c, layer);
+    if (w->checked[expert])
+        return;
+    for (int i = 0; i < 3; i++) {
+        char name[96];
+        size_t width = part[i]->n_in / 32, n = part[i]->n_out * width;
+        size_t nan = find_nan_scale(part[i]->scale, n);
+        if (nan == n)
+            continue;
+        snprintf(name, sizeof(name), "%s.%u.ffn.experts.%u.w%d", draft ? "mtp" : "layers",
+                 draft ? layer - c->n_layers : layer, expert, i + 1);
+        broken_scale(m, name, nan / width, nan % width);
+        return;
+    }
+    w->checked[expert] = 1;
+}
+
+static void check_table_rows(struct model *m, uint32_t layer, const uint64_t *ids, size_t n)
+{
+    const struct engram_weights *w = &m->weights.layers[layer].engram;
+    size_t width = m->config.engram_dim / 32;
+    for (size_t i = 0; i < n; i++) {
+        char name[96];
+        size_t nan = find_nan_scale(w->scales + ids[i] * width, width);
+        if (nan == width)
+            continue;
+        snprintf(name, sizeof(name), "layers.%u.engram.embed", layer);
+        broken_scale(m, name, ids[i], nan);
+        return;
+    }
+}
+
 /* ---- mixture of experts (section 8) -------------------------------------------------------
  */
 
@@ -398,6 +455,8 @@ static void moe(struct model *m, const struct run *r, uint32_t layer, uint32_t f
                                         .top_k = c->n_active,
                                         .norm = c->norm_topk,
                                         .scale = c->route_scale});
+    for (size_t i = 0; i < n * c->n_active; i++)
+        check_expert(m, layer, (uint32_t)experts[i]);
     m->k.moe(&m->k, &(struct k_moe){.x = b->h + (size_t)first * c->dim,
                                     .expert = experts,
                                     .weight = weights,
@@ -441,6 +500,8 @@ void forward_engram(struct model *m, const struct run *r, uint32_t layer)
     const struct engram_weights *w = &m->weights.layers[layer].engram;
     struct work *b = m->work;
     uint32_t tables = m->engram.n_tables;
+    check_table_rows(m, layer, b->engram_ids + ((size_t)at * b->cap + first) * tables,
+                     (size_t)(r->n - first) * tables);
     m->k.engram_rows(&m->k, &(struct k_engram_rows){
                                 .codes = w->codes,
                                 .scales = w->scales,

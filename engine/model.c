@@ -178,6 +178,19 @@ static enum err describe(struct model *m, const char *dir, const struct engine_o
     return o->no_weight_digest ? OK : fingerprint_model(m, l->fingerprint, e);
 }
 
+/* Everything that headers can tell is refused before anything large is read. */
+static enum err check_checkpoint(const struct model *m, struct error *e)
+{
+    struct inventory v;
+    enum err rc = weights_survey(&v, &m->config, m->st, e);
+    if (rc)
+        return rc;
+    if (!(rc = inventory_check(&v, e)))
+        rc = inventory_fits(&v, inventory_memory(), e);
+    inventory_fini(&v);
+    return rc;
+}
+
 static enum err open_all(struct model *m, const char *dir, const struct engine_options *o,
                          struct error *e)
 {
@@ -189,7 +202,7 @@ static enum err open_all(struct model *m, const char *dir, const struct engine_o
     m->digests = o->digests;
     if ((rc = choose_precision(m, o->precision, e)) || (rc = config_load(&m->config, dir, e)) ||
         (rc = check_caps(&m->config, e)) || (rc = open_backend(m, o, e)) ||
-        (rc = safetensors_open_dir(&m->st, dir, e)) ||
+        (rc = safetensors_open_dir(&m->st, dir, e)) || (rc = check_checkpoint(m, e)) ||
         (rc = weights_load(&m->weights, &m->config, m->st, &m->k, e)) ||
         (rc = open_text(m, dir, e)) || (rc = make_rope(m, false, &m->rope_plain, e)) ||
         (rc = make_rope(m, true, &m->rope_yarn, e)) || (rc = describe(m, dir, o, e)) ||

@@ -51,6 +51,7 @@ struct model {
     const float *logits_row;
     struct observer observer;
     atomic_bool interrupted;
+    struct error broken; /* a mapped weight that was read in this run and is not usable */
     char *name;
 };
 

@@ -15,7 +15,7 @@
 struct shard {
     char *name;
     const uint8_t *map;
-    uint64_t n_bytes;
+    uint64_t n_bytes, n_disk_bytes;
     bool mapped; /* ours to unmap */
 };
 
@@ -240,6 +240,7 @@ static enum err map_shard(struct shard *s, const char *path, struct error *e)
         return err_sys(e, errno, "map %s", path);
     s->map = p;
     s->n_bytes = (uint64_t)st.st_size;
+    s->n_disk_bytes = (uint64_t)st.st_blocks * 512;
     s->mapped = true;
     return OK;
 }
@@ -412,7 +413,7 @@ enum err safetensors_parse(struct safetensors **out, const uint8_t *bytes, uint6
     if (rc)
         return rc;
     s->n_shards = 1;
-    s->shards[0] = (struct shard){.map = bytes, .n_bytes = n};
+    s->shards[0] = (struct shard){.map = bytes, .n_bytes = n, .n_disk_bytes = n};
     if ((rc = parse_shard(s, 0, e)) || (rc = sort_tensors(s, e)))
         return rc;
     *out = TAKE(s);
@@ -461,6 +462,11 @@ const uint8_t *safetensors_shard(const struct safetensors *s, size_t i, uint64_t
 {
     *n_bytes = s->shards[i].n_bytes;
     return s->shards[i].map;
+}
+
+uint64_t safetensors_shard_on_disk(const struct safetensors *s, size_t i)
+{
+    return s->shards[i].n_disk_bytes;
 }
 
 const char *safetensors_shard_name(const struct safetensors *s, size_t i)

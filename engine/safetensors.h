@@ -70,6 +70,8 @@ const struct tensor *safetensors_list(const struct safetensors *s, size_t *n);
 /* Whole files, for digests: size and mapping of shard i, in name order. */
 size_t safetensors_n_shards(const struct safetensors *s);
 const uint8_t *safetensors_shard(const struct safetensors *s, size_t i, uint64_t *n_bytes);
+/* Bytes of it that occupy the disk: fewer than its size where the file has holes. */
+uint64_t safetensors_shard_on_disk(const struct safetensors *s, size_t i);
 const char *safetensors_shard_name(const struct safetensors *s, size_t i);
 
 /* Parses one file image that stays in place as long as the result lives (tests, fuzzing). */

@@ -4,11 +4,12 @@
  * checked; a tensor that should not be there is refused like one that is missing. Vectors are
  * copied and expanded to f32 (norm weights may be BF16 or F32). Matrices stay where the file
  * has them, in their storage format; the dense ones are handed to the backend's pack(). Routed
- * experts and Engram tables are only mapped. Draft (mtp.*) and vision tensors are skipped. */
+ * experts and Engram tables are only mapped. Vision tensors are skipped. */
 #ifndef ENGINE_WEIGHTS_H
 #define ENGINE_WEIGHTS_H
 
 #include "engine/config.h"
+#include "engine/inventory.h"
 #include "engine/safetensors.h"
 #include "kernels/kernels.h"
 
@@ -50,21 +51,37 @@ struct layer_weights {
     struct k_weight gate;                  /* [n_experts][dim] */
     const float *gate_bias, *gate_bias_vl; /* [n_experts] */
     struct k_expert *experts;              /* [n_experts] */
+    uint8_t *checked; /* [n_experts] its scales have been read: none is NaN */
     struct k_expert shared;
+    uint32_t n_experts, n_active;
+};
+
+struct draft_weights {                         /* with draft layers only */
+    struct k_weight main_proj;                 /* [dim][n_draft_targets*dim] */
+    const float *main_norm;                    /* [dim] */
+    const float *norm;                         /* [dim] */
+    struct k_weight markov_embed, markov_head; /* [vocab][rank] */
+    struct k_weight confidence;                /* [1][dim+rank] */
 };
 
 struct weights {
-    struct k_weight embed, head; /* [vocab][dim] */
-    const float *norm;           /* [dim] */
-    struct layer_weights *layers;
-    uint32_t n_layers, n_experts;
-    uint64_t n_skipped; /* draft and vision tensors that are in the checkpoint */
+    struct k_weight embed, head;  /* [vocab][dim] */
+    const float *norm;            /* [dim] */
+    struct layer_weights *layers; /* [n_layers]: those of the model, then the draft layers */
+    uint32_t n_layers;
+    struct draft_weights draft;
+    uint64_t n_skipped; /* tensors that are in the checkpoint and no part of the model */
 
     /* What weights_fini() gives back. */
     struct kernels *k;
     void **owned;
     size_t n_owned, cap_owned;
 };
+
+/* Looks at the headers alone: sums and problems go to *v (inventory_fini() frees). OK whatever
+ * is wrong with the checkpoint; ERR_NOMEM. */
+NODISCARD enum err weights_survey(struct inventory *v, const struct config *c,
+                                  const struct safetensors *st, struct error *e);
 
 /* st stays mapped as long as w lives; k must outlive it, too. Errors: ERR_FORMAT with the
  * tensor and both values, ERR_NOTFOUND for a missing tensor, ERR_NOMEM. */

@@ -145,8 +145,15 @@ static void test_draft_ratios(void **state)
     (void)state;
     load(BASE, &text);
     replace(&text, "\"num_nextn_predict_layers\": 0", "\"num_nextn_predict_layers\": 3");
+    assert_int_equal(config_parse(&c, buf_str(&text), text.len, &e), ERR_UNSUPPORTED);
+    assert_non_null(strstr(e.msg, "dspark_block_size is 0, want 1 to 15"));
+    replace(&text, "\"dspark_block_size\": 0", "\"dspark_block_size\": 5");
+    assert_int_equal(config_parse(&c, buf_str(&text), text.len, &e), ERR_FORMAT);
+    assert_non_null(strstr(e.msg, "dspark_target_layer_ids is empty, with 3 draft layers"));
+    replace(&text, "\"dspark_target_layer_ids\": []", "\"dspark_target_layer_ids\": [37, 39]");
     assert_ok(config_parse(&c, buf_str(&text), text.len, &e), &e);
     assert_int_equal(c.n_drafts, 3);
+    assert_int_equal(c.n_draft_targets, 2);
     replace(&text, "\"compress_ratios\": [\n   0,\n   0,",
             "\"compress_ratios\": [\n   0,\n   0,");
     replace(&text, "   1\n  ],\n  \"compress_rope",

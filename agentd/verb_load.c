@@ -1,0 +1,174 @@
+/* agentd load: what a checkpoint holds by kind and tier, what does not fit its config, and
+ * whether it can run here. Only headers are read. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "agentd/verb_text.h"
+#include "agentd/verbs.h"
+#include "engine/inventory.h"
+
+struct load_options {
+    const char *model;
+    bool json;
+};
+
+static const struct option table[] = {
+    {"model", 'm', OPTION_STRING, offsetof(struct load_options, model), "DIR",
+     .help = "model folder", .required = true},
+    {"json", 0, OPTION_FLAG, offsetof(struct load_options, json), .help = "as JSON"},
+};
+
+static const struct command command = {"load",
+                                       "",
+                                       "what a checkpoint holds, and whether it can run here",
+                                       OPTION_TABLE(table),
+                                       OPTION_TABLE_EMPTY,
+                                       0,
+                                       0};
+
+/* What the report is made from. */
+struct report {
+    const struct load_options *o;
+    struct inventory v;
+    uint64_t memory;
+    enum err verdict; /* OK: it runs here */
+    struct error why;
+};
+
+static uint64_t n_problems(const struct inventory *v)
+{
+    uint64_t n = 0;
+    for (int k = 0; k < N_PROBLEM_KINDS; k++)
+        n += v->n_problems[k];
+    return n;
+}
+
+/* ---- text ---------------------------------------------------------------------------------
+ */
+
+#define BILLION(n) ((double)(n) / 1e9)
+
+static enum err add_kinds(const struct inventory *v, struct buf *out, struct error *e)
+{
+    enum err rc = buf_printf(out, e, "%-14s %-8s %8s %16s %17s\n", "kind", "tier", "tensors",
+                             "parameters", "bytes");
+    for (int k = 0; k < N_TENSOR_KINDS && !rc; k++) {
+        const struct inventory_sum *s = &v->sum[k];
+        enum tensor_kind kind = (enum tensor_kind)k;
+        if (s->n_tensors)
+            rc = buf_printf(out, e, "%-14s %-8s %8" PRIu64 " %16" PRIu64 " %17" PRIu64 "\n",
+                            tensor_kind_name(kind), tensor_kind_tier(kind), s->n_tensors,
+                            s->n_params, s->n_bytes);
+    }
+    return rc;
+}
+
+static enum err add_sums(const struct report *r, struct buf *out, struct error *e)
+{
+    const struct inventory *v = &r->v;
+    enum err rc =
+        buf_printf(out, e,
+                   "\nbackbone  %.2fB parameters, active %.2fB in decode, %.2fB in prefill\n"
+                   "engram    %.2fB parameters\ndraft     %.2fB parameters\n",
+                   BILLION(inventory_backbone(v)), BILLION(v->n_active_decode),
+                   BILLION(v->n_active_prefill), BILLION(v->sum[KIND_ENGRAM].n_params),
+                   BILLION(inventory_drafts(v)));
+    if (!rc && v->sum[KIND_VISION].n_tensors)
+        rc = buf_printf(out, e,
+                        "vision    %.2fB parameters, skipped: images are not supported\n",
+                        BILLION(v->sum[KIND_VISION].n_params));
+    if (!rc)
+        rc = buf_printf(out, e,
+                        "shards    %zu, %.1f GB, of which %.1f GB are on disk\n"
+                        "memory    %.1f GB for the resident weights, %.1f GB available\n",
+                        v->n_shards, BILLION(v->n_file_bytes), BILLION(v->n_disk_bytes),
+                        BILLION(v->n_resident_bytes), BILLION(r->memory));
+    return rc;
+}
+
+static enum err write_text(const struct report *r, struct error *e)
+{
+    AUTO(buf) struct buf out = BUF_INIT(1 << 20);
+    enum err rc = add_kinds(&r->v, &out, e);
+    if (!rc)
+        rc = add_sums(r, &out, e);
+    for (size_t i = 0; i < r->v.n_kept && !rc; i++)
+        rc = buf_printf(&out, e, "%s: %s\n", problem_kind_name(r->v.problems[i].kind),
+                        r->v.problems[i].text);
+    if (!rc && n_problems(&r->v) > r->v.n_kept)
+        rc = buf_printf(&out, e, "and %" PRIu64 " more\n", n_problems(&r->v) - r->v.n_kept);
+    return rc ? rc : verb_text_write(out.data, out.len, e);
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------
+ */
+
+#define N(x) ((json_int_t)(x))
+
+static json_t *kinds_json(const struct inventory *v)
+{
+    json_t *list = json_array();
+    for (int k = 0; k < N_TENSOR_KINDS; k++)
+        json_array_append_new(list,
+                              json_pack("{s:s, s:s, s:I, s:I, s:I}", "kind",
+                                        tensor_kind_name((enum tensor_kind)k), "tier",
+                                        tensor_kind_tier((enum tensor_kind)k), "tensors",
+                                        N(v->sum[k].n_tensors), "parameters",
+                                        N(v->sum[k].n_params), "bytes", N(v->sum[k].n_bytes)));
+    return list;
+}
+
+static json_t *problems_json(const struct inventory *v)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < v->n_kept; i++)
+        json_array_append_new(
+            list,
+            json_pack("{s:s, s:o}", "kind", problem_kind_name(v->problems[i].kind), "text",
+                      verb_text_string(v->problems[i].text, strlen(v->problems[i].text))));
+    return list;
+}
+
+static enum err write_json(const struct report *r, struct error *e)
+{
+    const struct inventory *v = &r->v;
+    json_t *j = json_pack(
+        "{s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:I, s:{s:I, s:I}, s:{s:I, s:I}, s:I, s:o, "
+        "s:b}",
+        "kinds", kinds_json(v), "parameters", "backbone", N(inventory_backbone(v)),
+        "active_decode", N(v->n_active_decode), "active_prefill", N(v->n_active_prefill),
+        "engram", N(v->sum[KIND_ENGRAM].n_params), "draft", N(inventory_drafts(v)), "vision",
+        N(v->sum[KIND_VISION].n_params), "shards", N(v->n_shards), "needs", "memory_bytes",
+        N(v->n_resident_bytes), "disk_bytes", N(v->n_file_bytes), "available", "memory_bytes",
+        N(r->memory), "disk_bytes", N(v->n_disk_bytes), "n_problems", N(n_problems(v)),
+        "problems", problems_json(v), "runs", r->verdict == OK);
+    if (!j)
+        return err_set(e, ERR_NOMEM, "report");
+    enum err rc = verb_text_write_json(j, e);
+    json_decref(j);
+    return rc;
+}
+
+int verb_load(int argc, char **argv)
+{
+    struct load_options o = {0};
+    struct error e = {0};
+    int code;
+    if (verb_text_options(&command, argc, argv, &o, &code))
+        return code;
+    struct report r = {.o = &o, .memory = inventory_memory()};
+    enum err rc = inventory_take(&r.v, o.model, &e);
+    if (rc)
+        return verb_fail("load", rc, &e);
+    if (!(r.verdict = inventory_check(&r.v, &r.why)))
+        r.verdict = inventory_fits(&r.v, r.memory, &r.why);
+    rc = o.json ? write_json(&r, &e) : write_text(&r, &e);
+    inventory_fini(&r.v);
+    if (rc)
+        return verb_fail("load", rc, &e);
+    /* The report is the result; a checkpoint that does not fit its config is a broken model. */
+    return r.verdict == OK          ? EXIT_DONE
+           : r.verdict == ERR_LIMIT ? verb_fail("load", r.verdict, &r.why)
+                                    : (verb_fail("load", ERR_FORMAT, &r.why), EXIT_MODEL);
+}
