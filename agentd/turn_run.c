@@ -125,7 +125,7 @@ void turn_flush(struct turn *t)
 {
     struct run *r = t->run;
 
-    if (!r || t->phase != TURN_RUN || r->n_known == r->n_flushed)
+    if (!r || t->phase != TURN_RUN || (r->n_known == r->n_flushed && !t->n_digests))
         return;
     struct commit *c = commit_new(t->session);
     if (!c) {

@@ -1,6 +1,5 @@
 /* What a session costs when it comes back: the ledger after kills, clean ends, eviction,
- * damage; recorded mode; state commits inside a long segment; the same words at temperature 1.
- */
+ * damage; recorded mode; state commits inside a long segment. */
 #include "tests/support/test.h"
 
 #include <dirent.h>
@@ -12,7 +11,6 @@
 
 #define EOS "<｜end▁of▁sentence｜>"
 #define SAY(text) "{\"text\":\"ok</think>" text EOS "\"}\n"
-#define A_TINY "tests/golden/a_tiny/model"
 
 static const char *text_of(const json_t *o, const char *key)
 {
@@ -436,87 +434,6 @@ static void test_recorded_mode_with_a_kill(void **state)
     daemon_remove(&d);
 }
 
-/* ---- the same words --------------------------------------------------------------- */
-
-struct collector {
-    json_t *items;
-    bool live;
-};
-
-static void collect(void *user, const char *method, const json_t *params)
-{
-    struct collector *k = user;
-    const json_t *item = json_object_get(params, "item");
-    if (!strcmp(method, "session/live"))
-        k->live = true;
-    if (!strcmp(method, "session/event") && item)
-        json_array_append_new(k->items, json_pack("{s:O?, s:O?, s:O?}", "kind",
-                                                  json_object_get(item, "kind"), "text",
-                                                  json_object_get(item, "text"), "bytes",
-                                                  json_object_get(item, "bytesB64")));
-}
-
-/* What was said, without ids and times. */
-static json_t *all_events(const struct daemon_fixture *d, const char *id)
-{
-    struct collector k = {.items = json_array()};
-    struct client *c = daemon_connect(d, collect, &k);
-    json_decref(
-        daemon_call(c, "session/attach", json_pack("{s:s, s:i}", "id", id, "fromSeq", 0)));
-    while (!k.live)
-        (void)!client_poll(c, 20, NULL);
-    client_free(c);
-    return k.items;
-}
-
-/* One prompt on the a_tiny checkpoint at temperature 1; killed after `kill_ms` if that is not
- * negative. Items and tape length. */
-static json_t *tiny_run(long kill_ms, json_int_t *length)
-{
-    struct daemon_fixture d;
-    char id[27];
-    daemon_make(&d, SAY("x"));
-    d.model = A_TINY;
-    d.extra[0] = "--save-every";
-    d.extra[1] = "64";
-    daemon_start(&d, NULL);
-    struct client *c = daemon_connect(&d, NULL, NULL);
-    daemon_session(&d, c, "{\"tools\":[],\"maxTokens\":150,\"seed\":11,\"temperature\":1}", id);
-    daemon_prompt(c, id,
-                  "The quick brown fox jumps over the lazy dog, again and again and again, "
-                  "until the evening comes and the dog gets up and goes home.");
-    if (kill_ms >= 0) {
-        nap(kill_ms);
-        client_free(c);
-        daemon_kill(&d);
-        daemon_start(&d, NULL);
-        c = daemon_connect(&d, NULL, NULL);
-    }
-    json_t *a = answer_of(c, id);
-    assert_int_equal(ledger_of(a, "relost"), 0);
-    json_decref(a);
-    *length = session_figure(c, id, "tokens");
-    check_verified(c, id);
-    json_t *items = all_events(&d, id);
-    client_free(c);
-    daemon_remove(&d);
-    return items;
-}
-
-static void test_killed_runs_say_the_same(void **state)
-{
-    (void)state;
-    const int n = getenv("AGENTD_SLOW") ? 100 : 4;
-    json_int_t length, again;
-    json_auto_t *whole = tiny_run(-1, &length);
-    for (int i = 0; i < n; i++) {
-        json_auto_t *killed = tiny_run(5 + i * 400 / n, &again);
-        assert_int_equal(length, again);
-        if (!json_equal(whole, killed))
-            fail_msg("killed run %d says something else", i);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -528,7 +445,6 @@ int main(void)
         cmocka_unit_test(test_fork_at_an_event),
         cmocka_unit_test(test_fork_at_every_event),
         cmocka_unit_test(test_recorded_mode_with_a_kill),
-        cmocka_unit_test(test_killed_runs_say_the_same),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
