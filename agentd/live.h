@@ -51,7 +51,6 @@ struct residency {
     uint64_t position; /* tokens computed, as far as the loop was told */
     uint64_t saved;    /* position of the last state commit of this sequence */
     uint32_t lineage;  /* replays behind its rows */
-    bool digest_ok;    /* the running digest covers the open segment from its start */
 };
 
 /* Row of the last turn that ended here: state is saved after its end. */

@@ -85,7 +85,7 @@ static void write_run(struct job *job, void *ctx)
         .to = c->to,
         .tip = c->tip,
         .inside_segment = c->inside_segment,
-        .digest_rows = c->digest.n_rows,
+        .digest_rows = c->digest.is_partial ? HEAD_DIGEST_PARTIAL : c->digest.n_rows,
         .lineage = v->lineage,
     };
 

@@ -220,8 +220,6 @@ static void feed_next(struct turn *t)
         feed_done(t);
         return;
     }
-    if (f->segments[f->at].seg.start == position)
-        t->session->model.digest_ok = true;
     queue_segment(t, &f->segments[f->at].seg);
 }
 
@@ -274,7 +272,7 @@ void turn_save_midway(struct turn *t, uint64_t input_end)
 static void check_digest(struct turn *t, const struct tape_segment *seg,
                          const struct seq_digest *d)
 {
-    if (!t->session->model.digest_ok)
+    if (d->is_partial)
         return;
     if (!seg->has_digest) {
         turn_keep_digest(t, seg, d);

@@ -131,14 +131,13 @@ static void fail_engine(struct turn *t, struct seq_job *j)
 }
 
 /* Restored n tokens: visible from now on. */
-static void take_position(struct turn *t, uint64_t n, bool digest_ok)
+static void take_position(struct turn *t, uint64_t n)
 {
     struct live *s = t->session;
 
     s->model.position = n;
     s->model.saved = n;
     s->model.lineage = t->restore->plan->lineage;
-    s->model.digest_ok = digest_ok;
 }
 
 static void rebuilt_queued(struct live *s, struct seq_job *j)
@@ -189,7 +188,7 @@ void turn_restore_on_engine(struct turn *t, const struct engine_note *n)
         t->cancelled = true;
     if (stops(t))
         return;
-    take_position(t, r->got.n_tokens, knows_digest(r));
+    take_position(t, r->got.n_tokens);
     finish(t, RESUME_DEEP);
 }
 
@@ -210,7 +209,7 @@ static void tip_taken(struct live *s, struct seq_job *j)
         fail_engine(t, j);
         return;
     }
-    take_position(t, r->got.n_tokens, true);
+    take_position(t, r->got.n_tokens);
     if (!stops(t))
         finish(t, RESUME_EXACT);
 }
@@ -257,7 +256,8 @@ static void read_done(struct job *j)
     s->resume.extents_damaged += r->got.extents_damaged;
     if (r->plan->has_tip) {
         memcpy(r->digest.d, r->plan->digest, sizeof(r->digest.d));
-        r->digest.n_rows = r->plan->digest_rows;
+        r->digest.is_partial = r->plan->digest_rows == HEAD_DIGEST_PARTIAL;
+        r->digest.n_rows = r->digest.is_partial ? 0 : r->plan->digest_rows;
         r->digest_at = r->plan->n_tokens;
     }
     if (r->got.n_tokens < r->plan->n_tokens || r->got.has_tip != r->plan->has_tip) {
@@ -292,7 +292,7 @@ static void opened(struct live *s, struct seq_job *j)
         fail_engine(t, j);
         return;
     }
-    s->model = (struct residency){.seq = j->seq, .digest_ok = true};
+    s->model = (struct residency){.seq = j->seq};
     if (stops(t))
         return;
     if (!r->plan) {

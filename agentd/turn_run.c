@@ -196,8 +196,6 @@ static void queue(struct turn *t, bool only_given)
     }
     if (g.n_given > g.max_tokens)
         g.n_given = g.max_tokens;
-    if (done == 0)
-        s->model.digest_ok = true;
     t->engine_busy = true;
     seq_job_generate(s, &t->job, &g, queued);
 }
@@ -290,7 +288,7 @@ static void engine_done(struct turn *t, const struct engine_note *n)
     if (!r->settling)
         r->end = n->event.reason;
     r->digest = n->digest;
-    r->has_digest = t->session->model.digest_ok;
+    r->has_digest = !n->digest.is_partial;
     r->ids.n = r->n_known; /* forced ids past a stop never happened */
     if (t->session->model.position < r->start + r->n_known && !r->settling) {
         r->settling = true; /* at rest every token is computed */

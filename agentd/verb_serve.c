@@ -103,17 +103,32 @@ static enum err find_paths(struct service *s, struct error *e)
     return fs_place_path(FS_CACHE, "agentd/spill", s->spill, sizeof(s->spill), e);
 }
 
+static bool is_below(const char *path, const char *folder)
+{
+    size_t n = strlen(folder);
+    return strncmp(path, folder, n) == 0 && path[n] == '/';
+}
+
+/* What tools must not see of the control socket: its folder, where that is ours alone, as it is
+ * by default; one that somebody chose may hold a workspace, too, and then only the socket.
+ * NULL: a relative path, which names nothing to them. */
+static const char *socket_to_hide(struct service *s)
+{
+    if (s->socket[0] != '/')
+        return NULL;
+    snprintf(s->socket_dir, sizeof(s->socket_dir), "%s", s->socket);
+    *strrchr(s->socket_dir, '/') = '\0';
+    const char *name = strrchr(s->socket_dir, '/');
+    bool is_ours = name && !strcmp(name, "/agentd") && !is_below(s->spill, s->socket_dir);
+    return is_ours ? s->socket_dir : s->socket;
+}
+
 /* The daemon's own files are hidden from tools; their spilled output is not. */
 static enum err open_tools(struct service *s, struct error *e)
 {
-    char *slash;
-    snprintf(s->socket_dir, sizeof(s->socket_dir), "%s", s->socket);
-    if ((slash = strrchr(s->socket_dir, '/')))
-        *slash = '\0';
     /* SQLite keeps recent pages, and so session text, in two files beside the database. */
     char wal[FS_PATH_BYTES], shm[FS_PATH_BYTES];
-    const char *const hidden[] = {
-        s->db, wal, shm, s->packs, s->state, s->socket[0] == '/' ? s->socket : NULL, NULL};
+    const char *const hidden[] = {s->db, wal, shm, s->packs, s->state, socket_to_hide(s), NULL};
     const struct tools_config config = {.hidden = hidden};
     enum err rc = fs_mkdir_p(s->spill, e);
 

@@ -120,6 +120,7 @@ void seq_cancel(struct seq *s);
 struct seq_digest {
     uint8_t d[32];
     uint64_t n_rows;
+    bool is_partial; /* first rows of the segment are not in it: see seq_rebuild */
 };
 struct seq_digest seq_digest(const struct seq *s);
 
@@ -190,10 +191,10 @@ NODISCARD enum err seq_import_tip(struct seq *s, const void *tip, size_t n_bytes
                                   const struct seq_digest *digest, struct error *e);
 /* Planes only: queues a re-run of the tokens before n_tokens (deep: as many as bit-equality
  * needs, replay: the last W), planes read and never written. tape covers at least [0,
- * n_tokens). digest is that of the segment open at n_tokens; NULL: not known, and then it
- * starts from nothing there and says nothing about that segment. The work is done by
- * engine_step; *n_replayed is how many tokens it will run. mode is RESUME_DEEP or
- * RESUME_REPLAY. */
+ * n_tokens). digest is that of the segment that n_tokens lies in; NULL: not known, and then it
+ * is partial until the next segment starts, unless no row of this one was computed yet. The
+ * work is done by engine_step; *n_replayed is how many tokens it will run. mode is RESUME_DEEP
+ * or RESUME_REPLAY. */
 NODISCARD enum err seq_rebuild(struct seq *s, const struct tape_view *tape,
                                enum resume_mode mode, const struct seq_digest *digest,
                                uint64_t *n_replayed, struct error *e);

@@ -575,7 +575,7 @@ static enum err script_rebuild_from(struct seq *base, const struct tape_view *ta
         return rc;
     *n_replayed =
         script_rebuild(&s->state, tape, s->import_tokens, mode == RESUME_REPLAY, &s->staged);
-    s->staged.digest = digest ? *digest : (struct seq_digest){0};
+    s->staged.digest = digest ? *digest : (struct seq_digest){.is_partial = true};
     queue(s, WORK_REBUILD, false, 0);
     return OK;
 }

@@ -225,7 +225,9 @@ enum err model_seq_rebuild(struct seq *seq, const struct tape_view *tape, enum r
     memcpy(q.lo, q.plan.lo, sizeof(q.lo));
     memcpy(q.from, q.lo, sizeof(q.from));
     *n_replayed = q.n_ids;
-    s->digest = digest ? *digest : (struct seq_digest){0}; /* replayed rows do not add to it */
+    /* Replayed rows do not add to it. The rows of a clipped segment are those of its tail. */
+    bool has_rows = !q.plan.open.is_open || q.plan.lo[LAYERS_ABOVE] < q.plan.n_tokens;
+    s->digest = digest ? *digest : (struct seq_digest){.is_partial = has_rows};
     s->work = q;
     return OK;
 }

@@ -51,7 +51,7 @@ trap cleanup EXIT
 trap 'exit 130' INT TERM
 
 start_daemon() {
-    build/agentd serve -m "$work/model" --socket "$AGENTD_SOCKET" --store "$work/store" \
+    build/agentd serve -m "$work/model" --socket "$AGENTD_SOCKET" --store "$runtime/store" \
         >> "$work/agentd.log" 2>&1 &
     daemon=$!
     tries=0
@@ -77,7 +77,9 @@ recorded=$(grep -c '"text"' "$work/forced.json")
 echo "   checkpoint of $(du -sh "$work/model" | cut -f1), a log of $(wc -l < "$log") lines, a trajectory of $recorded runs"
 
 say "a session begins: its tools read this repository and the log"
-runtime=$(mktemp -d)
+# Outside of the workspace: where no mount can cover them, tools refuse a workspace that holds the
+# daemon's own files. Not in /tmp, which may be memory.
+runtime=$(mktemp -d "${TMPDIR:-/var/tmp}/agentd-demo.XXXXXX")
 export AGENTD_SOCKET="$runtime/agentd.sock"
 start_daemon
 build/agentctl run -n $session -C . --approve auto --thinking thinking --max-steps 64 \

@@ -19,6 +19,9 @@
 
 /* ---- saving ------------------------------------------------------------------------------ */
 
+/* In the place of the number of rows in a digest: it lacks the segment's first rows. */
+#define HEAD_DIGEST_PARTIAL INT64_MAX
+
 struct head_save {
     const char *session;               /* id */
     const struct state_layout *layout; /* the numerics class is taken from here */
@@ -29,7 +32,7 @@ struct head_save {
     const void *tip;      /* layout->tip_bytes bytes for position `to`, or NULL: no tip saved */
     bool inside_segment;  /* the tip is inside an input segment that is not complete */
     uint8_t digest[32];   /* running digest of the segment the position is in */
-    uint64_t digest_rows; /* rows in it */
+    uint64_t digest_rows; /* rows in it, or HEAD_DIGEST_PARTIAL */
     uint32_t lineage;     /* replays behind these rows: 0 is exact */
 };
 

@@ -310,7 +310,7 @@ static void test_damaged_tip(void **state)
     assert_ok(seq_rebuild(s, &x->tape, RESUME_DEEP, NULL, &n_replayed, &e), &e);
     assert_int_equal(drive_run(x->m, NULL, 0, NULL), END_SEGMENT);
     assert_int_equal(seq_position(s), 100);
-    assert_int_equal(seq_digest(s).n_rows, 0); /* none was given */
+    assert_int_equal(seq_digest(s).is_partial, st.digest.n_rows > 0); /* none was given */
     seq_free(s);
 
     /* A whole tip, but of another position than the planes. */
