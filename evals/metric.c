@@ -1,0 +1,186 @@
+#include "evals/metric.h"
+
+#include <string.h>
+
+#include "evals/difflib.h"
+#include "evals/pytext.h"
+
+#define MAX_TEXT_BYTES ((size_t)256 << 20)
+#define LIST_MARK "Final Answer:"
+
+enum suite_metric metric_of(const char *name)
+{
+    enum suite_metric m = 0;
+    while (m < SUITE_N_METRICS && strcmp(name, suite_metric_names[m]) != 0)
+        m++;
+    return m;
+}
+
+/* ---- containing ------------------------------------------------------------------------- */
+
+/* RULER's clean-up: stripped, control characters made newlines, stripped, lower case. */
+static enum err clean(const char *text, size_t n, struct buf *out, struct error *e)
+{
+    AUTO(buf) struct buf copy = BUF_INIT(MAX_TEXT_BYTES);
+    pytext_strip(&text, &n);
+    enum err rc = buf_add(&copy, text, n, e);
+    if (rc)
+        return rc;
+    for (size_t i = 0; i < n; i++)
+        if (copy.data[i] < 0x20)
+            copy.data[i] = '\n';
+    text = buf_str(&copy);
+    pytext_strip(&text, &n);
+    return pytext_lower(text, n, out, e);
+}
+
+static enum err score_match(bool all, const char *text, size_t n,
+                            const struct wordlist *answers, double *score, struct error *e)
+{
+    AUTO(buf) struct buf have = BUF_INIT(MAX_TEXT_BYTES);
+    AUTO(buf) struct buf want = BUF_INIT(MAX_TEXT_BYTES);
+    uint32_t n_found = 0;
+    enum err rc = clean(text, n, &have, e);
+    for (uint32_t i = 0; i < answers->n && !rc; i++) {
+        size_t n_word;
+        const char *word = wordlist_at(answers, i, &n_word);
+        buf_clear(&want);
+        rc = pytext_lower(word, n_word, &want, e);
+        n_found += !rc && memmem(buf_str(&have), have.len, buf_str(&want), want.len);
+    }
+    *score = all ? (double)n_found / answers->n : n_found > 0;
+    return rc;
+}
+
+/* ---- lists ------------------------------------------------------------------------------ */
+
+/* What stands between the brackets of the last line; false: no such list. */
+static bool find_list(const char **text, size_t *n)
+{
+    const char *start = *text;
+    pytext_strip(text, n);
+    *n += (size_t)(*text - start);
+    *text = start; /* only the end is stripped */
+    const char *end = *text + *n, *line = memrchr(*text, '\n', *n);
+    line = line ? line + 1 : *text;
+    const char *close = memrchr(line, ']', (size_t)(end - line));
+    while (close && (line = memmem(line, (size_t)(end - line), LIST_MARK, strlen(LIST_MARK)))) {
+        line += strlen(LIST_MARK);
+        const char *open = line + (line < end && *line == ' ');
+        if (open < close && *open == '[') {
+            *text = open + 1;
+            *n = (size_t)(close - open - 1);
+            return true;
+        }
+    }
+    return false;
+}
+
+static enum err split_list(const char *text, size_t n, struct wordlist *out, struct error *e)
+{
+    enum err rc = OK;
+    for (const char *end = text + n; text <= end && !rc;) {
+        const char *comma = memchr(text, ',', (size_t)(end - text)), *item = text;
+        size_t n_item = (size_t)((comma ? comma : end) - text);
+        text += n_item + 1;
+        pytext_strip(&item, &n_item);
+        if (n_item)
+            rc = wordlist_add(out, item, n_item, e);
+    }
+    return rc ? rc : wordlist_sort_unique(out, e);
+}
+
+/* Words that stand in both of two sorted lists. */
+static uint32_t count_common(const struct wordlist *a, const struct wordlist *b)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0, k = 0; i < a->n && k < b->n;) {
+        size_t n_x, n_y;
+        const char *x = wordlist_at(a, i, &n_x), *y = wordlist_at(b, k, &n_y);
+        int order = memcmp(x, y, n_x < n_y ? n_x : n_y);
+        order = order ? order : (n_x > n_y) - (n_x < n_y);
+        n += order == 0;
+        i += order <= 0;
+        k += order >= 0;
+    }
+    return n;
+}
+
+static enum err score_set(const char *text, size_t n, const struct wordlist *answers,
+                          struct metric_result *out, struct error *e)
+{
+    AUTO(wordlist) struct wordlist have = WORDLIST_INIT;
+    AUTO(wordlist) struct wordlist want = WORDLIST_INIT;
+    if (!find_list(&text, &n)) {
+        out->is_unparsable = true;
+        return OK;
+    }
+    enum err rc = split_list(text, n, &have, e);
+    for (uint32_t i = 0; i < answers->n && !rc; i++) {
+        size_t n_word;
+        const char *word = wordlist_at(answers, i, &n_word);
+        rc = wordlist_add(&want, word, n_word, e);
+    }
+    if (!rc)
+        rc = wordlist_sort_unique(&want, e);
+    if (rc || !have.n)
+        return rc;
+    const double n_common = count_common(&have, &want);
+    const double recall = n_common / want.n, precision = n_common / have.n;
+    out->score = n_common > 0 ? 2 * (recall * precision) / (recall + precision) : 0;
+    return OK;
+}
+
+/* ---- ratio ------------------------------------------------------------------------------ */
+
+static enum err score_ratio(const char *text, size_t n, const struct wordlist *answers,
+                            struct metric_result *out, struct error *e)
+{
+    AUTO(pytext) struct pytext have = {NULL, 0};
+    AUTO(pytext) struct pytext want = {NULL, 0};
+    size_t n_answer;
+    const char *answer = wordlist_at(answers, 0, &n_answer);
+    enum err rc = pytext_decode(text, n, &have, e);
+    if (!rc)
+        rc = pytext_decode(answer, n_answer, &want, e);
+    if (rc)
+        return rc;
+    const size_t n_prefix = want.n < METRIC_PREFIX_CHARS ? want.n : METRIC_PREFIX_CHARS;
+    if (have.n < n_prefix || memcmp(have.v, want.v, n_prefix * sizeof *have.v) != 0) {
+        out->is_unparsable = true;
+        return OK;
+    }
+    return difflib_ratio(have.v + n_prefix, have.n - n_prefix, want.v + n_prefix,
+                         want.n - n_prefix, &out->score, e);
+}
+
+enum err metric_score(enum suite_metric metric, const char *text, size_t n,
+                      const struct wordlist *answers, struct metric_result *out,
+                      struct error *e)
+{
+    struct metric_result result = {.score = 0};
+    const char *rest = text;
+    size_t n_rest = n;
+    enum err rc = OK;
+    if (!answers->n || (metric == SUITE_RATIO && answers->n != 1))
+        return err_set(e, ERR_INVAL, "score: %u answers", answers->n);
+    pytext_strip(&rest, &n_rest);
+    result.is_empty = !n_rest;
+    switch (metric) {
+    case SUITE_ALL_MATCH:
+    case SUITE_ANY_MATCH:
+        rc = score_match(metric == SUITE_ALL_MATCH, text, n, answers, &result.score, e);
+        break;
+    case SUITE_SET_F1:
+        rc = score_set(text, n, answers, &result, e);
+        break;
+    case SUITE_RATIO:
+        rc = score_ratio(text, n, answers, &result, e);
+        break;
+    case SUITE_N_METRICS:
+        return err_set(e, ERR_INVAL, "score: unknown metric");
+    }
+    if (!rc)
+        *out = result;
+    return rc;
+}

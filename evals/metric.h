@@ -1,0 +1,36 @@
+/* What an answer is worth. Scores are in 0..1 and computed in doubles by the same steps as the
+ * originals, so that they are equal to the last bit:
+ *
+ *   all_match, any_match  NVIDIA/RULER, scripts/eval: string_match_all, string_match_part of
+ * one sample, after its clean-up of the text set_f1                the list of the last line
+ * against the set of answers ratio                 MRCR's grade: difflib ratio on code points,
+ * the required prefix cut off
+ *
+ * tests/evals/make_metric_scores.py has the Python that they are tested against. */
+#ifndef EVALS_METRIC_H
+#define EVALS_METRIC_H
+
+#include <stdbool.h>
+
+#include "base/err.h"
+#include "evals/suite.h"
+#include "evals/wordlist.h"
+
+#define METRIC_PREFIX_CHARS 10 /* of the random string in front of a ratio's answer */
+
+struct metric_result {
+    double score;
+    bool is_empty;      /* nothing but white space */
+    bool is_unparsable; /* the form that the metric needs is missing; the score is 0 */
+};
+
+/* Scores n bytes of an answer's text. answers has one word at least (ERR_INVAL), for RATIO
+ * exactly one. ERR_NOMEM, ERR_LIMIT. */
+NODISCARD enum err metric_score(enum suite_metric metric, const char *text, size_t n,
+                                const struct wordlist *answers, struct metric_result *out,
+                                struct error *e);
+
+/* Index of a metric's name, or SUITE_N_METRICS. */
+enum suite_metric metric_of(const char *name);
+
+#endif
