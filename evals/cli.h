@@ -32,9 +32,10 @@ struct evals_verb {
     int (*run)(int argc, char **argv);
 };
 
-extern const struct command evals_list_command, evals_gen_command;
+extern const struct command evals_list_command, evals_gen_command, evals_score_command;
 int evals_list(int argc, char **argv);
 int evals_gen(int argc, char **argv);
+int evals_score(int argc, char **argv);
 
 /* EVALS_GO_ON, or the exit code to end with: usage was printed, or what is wrong was said. */
 #define EVALS_GO_ON (-1)

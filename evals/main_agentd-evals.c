@@ -8,6 +8,7 @@
 static const struct evals_verb verbs[] = {
     {&evals_list_command, evals_list},
     {&evals_gen_command, evals_gen},
+    {&evals_score_command, evals_score},
 };
 
 #define N_VERBS (sizeof verbs / sizeof *verbs)

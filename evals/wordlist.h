@@ -27,7 +27,8 @@ struct wordlist {
 void wordlist_fini(struct wordlist *l);
 /* Forgets the words, keeps the memory. */
 void wordlist_clear(struct wordlist *l);
-/* Appends a word; it must not hold a newline. ERR_LIMIT, ERR_NOMEM. */
+/* Appends a word. (One that holds a newline stays whole, but is no line.) ERR_LIMIT, ERR_NOMEM.
+ */
 NODISCARD enum err wordlist_add(struct wordlist *l, const void *word, size_t n,
                                 struct error *e);
 /* Borrowed until the next change; i < n. The byte behind is a newline. */
