@@ -25,6 +25,7 @@ static const struct cli_verb verbs[] = {
     {&cli_deny_command, cli_deny},
     {&cli_tools_command, cli_tools},
     {&cli_status_command, cli_status},
+    {&cli_eval_command, cli_eval},
 };
 
 #define N_VERBS (sizeof verbs / sizeof *verbs)
