@@ -456,7 +456,7 @@ static void notice_unused(const struct engine *m)
     if (n)
         fprintf(stderr,
                 "agentd score: %" PRIu64 " tensors of vision, or of draft layers that the "
-                                         "config switches off, are skipped\n",
+                "config switches off, are skipped\n",
                 n);
 }
 

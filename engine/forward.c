@@ -199,7 +199,8 @@ uint32_t forward_end(struct model *m, const struct run *r)
                                                     .h = b->h,
                                                     .n = n,
                                                     .hc = c->hc,
-                                                    .d = c->dim});
+                                                    .d = c->dim,
+                                                    .round = m->rounding.value});
     m->k.copy(&m->k, b->last, b->h + (size_t)(n - 1) * c->dim, c->dim * sizeof(float));
     return n;
 }
@@ -265,7 +266,8 @@ enum err forward_logits(struct model *m, const float *h, uint32_t n, struct erro
                                             .y = m->work->y,
                                             .n = n,
                                             .d = c->dim,
-                                            .eps = c->norm_eps});
+                                            .eps = c->norm_eps,
+                                            .round = m->rounding.value});
     m->k.linear(&m->k, &(struct k_linear){.w = &m->weights.head,
                                           .x = m->work->y,
                                           .y = m->work->logits,

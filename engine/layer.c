@@ -6,6 +6,7 @@
 
 #include "engine/forward.h"
 #include "engine/loader.h"
+#include "kernels/bits.h"
 #include "kernels/math.h"
 
 /* ---- what the observer sees ---------------------------------------------------------------
@@ -42,16 +43,32 @@ static void observe_i32(const struct model *m, const struct run *r, const char *
 /* ---- small steps --------------------------------------------------------------------------
  */
 
-/* y = w x for the run's tokens from `first` on; x and y are the buffers' starts. */
+/* y = w x for n rows of these buffers, the input rounded as its weight's kind demands. */
+static void multiply(struct model *m, const struct k_weight *w, const float *x, float *y,
+                     size_t n, enum k_round out)
+{
+    bool quantised =
+        w->type == K_W_FP8_32X32 && !w->n_groups; /* wo_a has groups, if only one */
+    m->k.linear(
+        &m->k, &(struct k_linear){.w = w,
+                                  .x = x,
+                                  .y = y,
+                                  .n = n,
+                                  .in = quantised ? m->rounding.quantised : m->rounding.product,
+                                  .out = out});
+}
+
+/* The same for the run's tokens from `first` on; x and y are the buffers' starts. */
 static void product(struct model *m, const struct k_weight *w, const float *x, float *y,
                     size_t first, size_t n)
 {
     size_t n_in = (size_t)w->n_in * (w->n_groups ? w->n_groups : 1);
-    m->k.linear(&m->k, &(struct k_linear){.w = w,
-                                          .x = x + first * n_in,
-                                          .y = y + first * w->n_out,
-                                          .n = n,
-                                          .in = m->rounding.product});
+    multiply(m, w, x + first * n_in, y + first * w->n_out, n, m->rounding.value);
+}
+
+static float rounded(const struct model *m, float x)
+{
+    return m->rounding.value == K_BF16 ? k_bf16(x) : x;
 }
 
 static void norm_rows(struct model *m, float *x, const float *w, uint32_t d, size_t first,
@@ -62,7 +79,8 @@ static void norm_rows(struct model *m, float *x, const float *w, uint32_t d, siz
                                             .y = x + first * d,
                                             .n = n,
                                             .d = d,
-                                            .eps = m->config.norm_eps});
+                                            .eps = m->config.norm_eps,
+                                            .round = m->rounding.value});
 }
 
 /* Rotates the last rope_dim values of each of n_head heads of the run's tokens. Layers with
@@ -80,7 +98,8 @@ static void rotate(struct model *m, uint32_t layer, float *x, uint32_t n_head, u
                                       .n_head = n_head,
                                       .d = d,
                                       .half = half,
-                                      .inverse = inverse});
+                                      .inverse = inverse,
+                                      .round = m->rounding.value});
 }
 
 /* h = norm(sum_c pre_c X_c), the input of a half. */
@@ -94,7 +113,8 @@ static void collapse(struct model *m, const float *pre, const float *w, uint32_t
                                                     .h = b->h + (size_t)first * c->dim,
                                                     .n = n,
                                                     .hc = c->hc,
-                                                    .d = c->dim});
+                                                    .d = c->dim,
+                                                    .round = m->rounding.value});
     norm_rows(m, b->h, w, c->dim, first, n);
 }
 
@@ -132,7 +152,8 @@ static void update(struct model *m, uint32_t first, size_t n)
                                                 .out = x,
                                                 .n = n,
                                                 .hc = c->hc,
-                                                .d = c->dim});
+                                                .d = c->dim,
+                                                .round = m->rounding.value});
 }
 
 /* ---- compressed rows (section 6) ----------------------------------------------------------
@@ -146,8 +167,12 @@ static void store_rows(struct model *m, const struct run *r, uint32_t layer, uin
     const struct compressor_weights *w = &m->weights.layers[layer].compressor;
     struct work *b = m->work;
     uint32_t source = c->kv_of[layer], half = c->rope_dim / 2;
-    struct k_rope rope = {
-        .cos = b->row_cos, .sin = b->row_sin, .n = n, .n_head = 1, .half = half};
+    struct k_rope rope = {.cos = b->row_cos,
+                          .sin = b->row_sin,
+                          .n = n,
+                          .n_head = 1,
+                          .half = half,
+                          .round = m->rounding.value};
 
     /* A row stands for its group's first token: that is its position. */
     for (size_t i = 0; i < n; i++)
@@ -209,16 +234,9 @@ static void compress_groups(struct model *m, const struct run *r, uint32_t layer
     }
     float *u = b->u + (size_t)ahead * d, *g = b->g + (size_t)ahead * d;
     size_t n = r->n - first;
-    m->k.linear(&m->k, &(struct k_linear){.w = &w->wkv,
-                                          .x = b->h + (size_t)first * c->dim,
-                                          .y = u + (size_t)first * d,
-                                          .n = n,
-                                          .in = m->rounding.product});
-    m->k.linear(&m->k, &(struct k_linear){.w = &w->wgate,
-                                          .x = b->h + (size_t)first * c->dim,
-                                          .y = g + (size_t)first * d,
-                                          .n = n,
-                                          .in = m->rounding.product});
+    /* Values and gates stay exact until they are pooled. */
+    multiply(m, &w->wkv, b->h + (size_t)first * c->dim, u + (size_t)first * d, n, K_EXACT);
+    multiply(m, &w->wgate, b->h + (size_t)first * c->dim, g + (size_t)first * d, n, K_EXACT);
     float *staged = b->pending + (size_t)source * 2 * d;
     if (left) {
         m->k.copy(&m->k, staged, u + (size_t)(r->n - 1) * d, d_bytes);
@@ -227,10 +245,13 @@ static void compress_groups(struct model *m, const struct run *r, uint32_t layer
     size_t groups = (ahead + r->n) / ratio;
     if (r->replay || !groups)
         return;
-    m->k.compress(
-        &m->k,
-        &(struct k_compress){
-            .u = b->u, .g = b->g, .out = b->latent, .n = groups, .ratio = ratio, .d = d});
+    m->k.compress(&m->k, &(struct k_compress){.u = b->u,
+                                              .g = b->g,
+                                              .out = b->latent,
+                                              .n = groups,
+                                              .ratio = ratio,
+                                              .d = d,
+                                              .round = m->rounding.value});
     norm_rows(m, b->latent, w->norm, d, 0, groups);
     store_rows(m, r, layer, r->pos0 / ratio, groups);
 }
@@ -264,7 +285,7 @@ static void select_rows(struct model *m, const struct run *r, uint32_t layer, ui
     product(m, &w->weights_proj, b->h, b->iw, first, n);
     float scale = (float)(1 / sqrt((double)c->index_dim * c->index_heads));
     for (size_t i = 0; i < n * c->index_heads; i++)
-        iw[i] *= scale;
+        iw[i] = rounded(m, iw[i] * scale);
 
     m->k.index(&m->k,
                &(struct k_index){.q = iq,
@@ -282,7 +303,8 @@ static void select_rows(struct model *m, const struct run *r, uint32_t layer, ui
                                  .block_rows = c->candidate_block,
                                  .n_blocks = c->candidate_blocks,
                                  .blocks_out = layer == c->candidate_source ? blocks : NULL,
-                                 .blocks_in = config_is_masked(c, layer) ? blocks : NULL});
+                                 .blocks_in = config_is_masked(c, layer) ? blocks : NULL,
+                                 .score_round = m->rounding.value});
 }
 
 /* ---- attention (section 5) ----------------------------------------------------------------
@@ -310,7 +332,9 @@ static void attend(struct model *m, const struct run *r, uint32_t layer, uint32_
                             .pos0 = r->pos0 + first,
                             .lo = r->lo[m->shape.class[layer]],
                             .sink = m->weights.layers[layer].sink,
-                            .scale = (float)(1 / sqrt((double)c->head_dim))};
+                            .scale = (float)(1 / sqrt((double)c->head_dim)),
+                            .prob = m->rounding.value,
+                            .round = m->rounding.value};
     if (c->ratio[layer] && visible_tokens(r) / c->ratio[layer]) {
         a.rows = kv_rows(r->kv, c->kv_of[layer], 0);
         a.row_format = m->shape.row_format;
@@ -445,7 +469,8 @@ static void moe(struct model *m, const struct run *r, uint32_t layer, uint32_t f
     int32_t *experts = b->experts + (size_t)first * c->n_active;
     float *weights = b->route_w + (size_t)first * c->n_active;
 
-    product(m, &w->gate, b->h, b->route, first, n);
+    multiply(m, &w->gate, b->h + (size_t)first * c->dim,
+             b->route + (size_t)first * c->n_experts, n, K_EXACT);
     m->k.route(&m->k, &(struct k_route){.logits = b->route + (size_t)first * c->n_experts,
                                         .bias = w->gate_bias,
                                         .expert = experts,
@@ -468,7 +493,9 @@ static void moe(struct model *m, const struct run *r, uint32_t layer, uint32_t f
                                     .top_k = c->n_active,
                                     .n_expert = c->n_experts,
                                     .limit = c->swiglu_limit,
-                                    .in = m->rounding.product});
+                                    .in = m->rounding.quantised,
+                                    .mid = m->rounding.value,
+                                    .out = m->rounding.value});
     observe_margins(m, r, layer, first);
     observe_i32(m, r, "route_idx", layer, first, c->n_active, b->experts);
     observe_f32(m, r, "route_w", layer, first, c->n_active, b->route_w);
@@ -520,7 +547,8 @@ void forward_engram(struct model *m, const struct run *r, uint32_t layer)
                                 .n = r->n - first,
                                 .hc = c->hc,
                                 .d = c->dim,
-                                .eps = c->norm_eps});
+                                .eps = c->norm_eps,
+                                .round = m->rounding.value});
     observe(m, r, "engram_rows", layer, first, tables, OBSERVED_U64,
             b->engram_ids + ((size_t)at * b->cap + first) * tables);
     observe_f32(m, r, "engram_gate", layer, first, c->hc, b->engram_gate);

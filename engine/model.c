@@ -78,24 +78,23 @@ static enum err open_backend(struct model *m, const struct engine_options *o, st
     return err_set(e, ERR_INVAL, "backend %.40s, want cpu, ref or cuda", backend);
 }
 
-static enum err choose_precision(struct model *m, enum precision p, struct error *e)
+static void choose_precision(struct model *m, enum precision p)
 {
     m->precision = p;
     switch (p) {
     case PRECISION_FAST:
-        m->rounding = (struct rounding){K_BF16, true};
-        return OK;
+        m->rounding = (struct rounding){K_BF16, K_BF16, K_EXACT, true};
+        break;
     case PRECISION_FP32KVQ:
-        m->rounding = (struct rounding){K_EXACT, true};
-        return OK;
+        m->rounding = (struct rounding){K_EXACT, K_EXACT, K_EXACT, true};
+        break;
     case PRECISION_MATH:
-        m->rounding = (struct rounding){K_EXACT, false};
-        return OK;
+        m->rounding = (struct rounding){K_EXACT, K_EXACT, K_EXACT, false};
+        break;
     case PRECISION_OFFICIAL:
+        m->rounding = (struct rounding){K_BF16, K_FP8_32, K_BF16, true};
         break;
     }
-    return err_set(e, ERR_UNSUPPORTED,
-                   "precision official is not in this build; fast, fp32kvq and math are");
 }
 
 /* The fixed arrays inside the kernels, which a config may not exceed. */
@@ -200,9 +199,10 @@ static enum err open_all(struct model *m, const char *dir, const struct engine_o
                        MAX_CHUNK);
     m->chunk_tokens = o->chunk_tokens ? o->chunk_tokens : DEFAULT_CHUNK;
     m->digests = o->digests;
-    if ((rc = choose_precision(m, o->precision, e)) || (rc = config_load(&m->config, dir, e)) ||
-        (rc = check_caps(&m->config, e)) || (rc = open_backend(m, o, e)) ||
-        (rc = safetensors_open_dir(&m->st, dir, e)) || (rc = check_checkpoint(m, e)) ||
+    choose_precision(m, o->precision);
+    if ((rc = config_load(&m->config, dir, e)) || (rc = check_caps(&m->config, e)) ||
+        (rc = open_backend(m, o, e)) || (rc = safetensors_open_dir(&m->st, dir, e)) ||
+        (rc = check_checkpoint(m, e)) ||
         (rc = weights_load(&m->weights, &m->config, m->st, &m->k, e)) ||
         (rc = open_text(m, dir, e)) || (rc = make_rope(m, false, &m->rope_plain, e)) ||
         (rc = make_rope(m, true, &m->rope_yarn, e)) || (rc = describe(m, dir, o, e)) ||

@@ -18,8 +18,10 @@ struct work;
 
 /* Where the precision mode rounds; everything that is not named here stays f32. */
 struct rounding {
-    enum k_round product;  /* input of every weight product but hc_fn */
-    bool quantise_index_q; /* index queries onto the grid of the index keys */
+    enum k_round product;   /* input of every weight product but hc_fn ... */
+    enum k_round quantised; /* ... and but those with FP8 and FP4 weights, wo_a excepted */
+    enum k_round value;     /* streams, norms, rotations, and what products give */
+    bool quantise_index_q;  /* index queries onto the grid of the index keys */
 };
 
 struct model {

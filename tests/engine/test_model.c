@@ -98,7 +98,6 @@ static void test_options(void **state)
         enum err code;
         const char *says;
     } CASES[] = {
-        {{.precision = PRECISION_OFFICIAL}, ERR_UNSUPPORTED, "precision official"},
         {{.backend = "cuda"}, ERR_UNSUPPORTED, "backend cuda"},
         {{.backend = "gpu"}, ERR_INVAL, "backend gpu"},
         {{.isa = "mmx"}, ERR_INVAL, "mmx"},
