@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/auto.h"
+#include "base/fs.h"
 
 #define BACKLOG 128
 #define FIRST_LISTEN_FD 3 /* sd_listen_fds(3) */
@@ -43,8 +44,9 @@ static enum err check_folder(const char *path, struct error *e)
     if (!slash)
         return err_set(e, ERR_INVAL, "socket path %s: must name a folder", path);
     snprintf(dir, sizeof(dir), "%.*s", slash == path ? 1 : (int)(slash - path), path);
-    if (mkdir(dir, 0700) && errno != EEXIST)
-        return err_sys(e, errno, "folder %s", dir);
+    enum err rc = fs_mkdir_p(dir, e); /* a new user has no ~/.local/state yet */
+    if (rc)
+        return rc;
     if (stat(dir, &st))
         return err_sys(e, errno, "folder %s", dir);
     if (st.st_uid != geteuid() && st.st_uid != 0)

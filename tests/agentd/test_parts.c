@@ -193,11 +193,11 @@ static void test_socket_placement(void **state)
     struct listen l, second;
     struct stat st;
     tempdir_make(dir);
-    snprintf(path, sizeof path, "%s/run/sock", dir);
+    snprintf(path, sizeof path, "%s/state/agentd/sock", dir); /* a new user has neither */
     assert_int_equal(try_listen(path, &l), OK);
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
-    snprintf(longer, sizeof longer, "%s/run", dir);
+    snprintf(longer, sizeof longer, "%s/state/agentd", dir);
     assert_int_equal(stat(longer, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0700);
     /* A live one is left alone, and keeps its file. */
