@@ -314,12 +314,11 @@ const struct command cli_verify_command = {
     1,
     1};
 
-/* 8 for a mismatch; 1 where nothing could be compared: that is no proof. */
+/* Where nothing could be compared, nothing is verified. */
 static int verify_code(const json_t *answer)
 {
-    if (!json_is_true(json_object_get(answer, "equal")))
-        return EXIT_CORRUPT;
-    return cli_int(answer, "rows") > 0 ? EXIT_DONE : EXIT_FAILED;
+    bool equal = json_is_true(json_object_get(answer, "equal"));
+    return equal && cli_int(answer, "rows") > 0 ? EXIT_DONE : EXIT_CORRUPT;
 }
 
 static void print_mismatch(const json_t *at)
@@ -342,17 +341,19 @@ static void print_verify(const json_t *answer)
     cli_thousands(cli_int(answer, "rows"), rows);
     cli_thousands(cli_int(answer, "tokens"), tokens);
     cli_duration(cli_num(answer, "ms"), t);
-    if (equal && cli_int(answer, "rows") > 0)
+    if (cli_int(answer, "rows") == 0)
+        printf("NOT verified: there is no digest to compare with, for %s tokens in %lld "
+               "segments\n",
+               tokens, (long long)cli_int(answer, "segments"));
+    else if (equal)
         printf("equal: the logits of %s computed rows in %lld segments have the digests of %s "
                "tokens computed from token 0 without a stop, in %s\n",
                rows, (long long)cli_int(answer, "segments"), tokens, t);
-    else if (equal)
-        printf("nothing to compare: no digest was recorded for %s tokens\n", tokens);
     else
         printf("NOT equal: %s rows in %lld segments of %s tokens compared, in %s\n", rows,
                (long long)cli_int(answer, "segments"), tokens, t);
-    if (cli_int(answer, "segmentsWithoutDigest"))
-        printf("%lld more segments have no digest to compare with\n",
+    if (cli_int(answer, "rows") && cli_int(answer, "segmentsWithoutDigest"))
+        printf("%lld of the segments have no digest: their rows could not be compared\n",
                (long long)cli_int(answer, "segmentsWithoutDigest"));
     print_mismatch(json_object_get(answer, "firstMismatch"));
 }
