@@ -1,12 +1,5 @@
 #include "kernels/bits.h"
 
-float k_e2m1_to_f32(uint8_t nibble)
-{
-    static const float values[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
-    float v = values[nibble & 7];
-    return nibble & 8 ? -v : v;
-}
-
 uint8_t k_f32_to_e4m3(float x)
 {
     uint32_t u = k_f32_bits(x);

@@ -66,7 +66,14 @@ static inline float k_e4m3_to_f32(uint8_t code)
     return k_f32_from_bits(sign | ((magnitude << 20) + (120u << 23)));
 }
 
-float k_e2m1_to_f32(uint8_t nibble);
+/* The lower four bits are the code. */
+static inline float k_e2m1_to_f32(uint8_t nibble)
+{
+    static const float values[16] = {0,     0.5f,  1,  1.5f,  2,  3,  4,  6,
+                                     -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+    return values[nibble & 15];
+}
+
 /* Round to nearest even after clamping to +-448; NaN gives NaN (0x7f). */
 uint8_t k_f32_to_e4m3(float x);
 /* Round to nearest, ties to the even code, after clamping to +-6; NaN gives +6 (the caller's

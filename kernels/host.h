@@ -123,6 +123,8 @@ void k_engram_gate_ref(struct kernels *k, const struct k_engram_gate *a);
 
 /* Double sum of x[i]*y[i] in eight lanes, folded in a fixed order. */
 double k_dot_ref(const float *x, const float *y, size_t n);
+/* The same sum of values that are double already. */
+double k_dot_f64(const double *x, const double *y, size_t n);
 
 #ifdef __cplusplus
 }

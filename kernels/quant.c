@@ -85,8 +85,10 @@ void k_encode_row(enum k_format format, const float *x, uint32_t d, uint8_t *row
 
 static void decode_fp4(const uint8_t *codes, float scale, uint32_t n, float *x)
 {
-    for (uint32_t i = 0; i < n; i++)
-        x[i] = k_e2m1_to_f32((uint8_t)(codes[i / 2] >> (i % 2 * 4)) & 15) * scale;
+    for (uint32_t i = 0; i < n; i += 2) {
+        x[i] = k_e2m1_to_f32(codes[i / 2]) * scale;
+        x[i + 1] = k_e2m1_to_f32(codes[i / 2] >> 4) * scale;
+    }
 }
 
 void k_decode_row(enum k_format format, const uint8_t *row, uint32_t d, float *x)
@@ -96,8 +98,11 @@ void k_decode_row(enum k_format format, const uint8_t *row, uint32_t d, float *x
         memcpy(x, row, (size_t)d * 4);
         break;
     case K_ROW_FP8_32:
-        for (uint32_t i = 0; i < d; i++)
-            x[i] = k_e4m3_to_f32(row[i]) * k_e8m0_to_f32(row[d + i / 32]);
+        for (uint32_t g = 0; g < d / 32; g++) {
+            float scale = k_e8m0_to_f32(row[d + g]);
+            for (uint32_t i = g * 32; i < g * 32 + 32; i++)
+                x[i] = k_e4m3_to_f32(row[i]) * scale;
+        }
         break;
     case K_ROW_FP4_16:
         for (uint32_t g = 0; g < d / 16; g++)

@@ -1,4 +1,4 @@
-/* Golden case b_long on the reference backend. */
+/* Golden case b_long on the reference backend, mode math. */
 #include "tests/support/golden_b_long.h"
 #include "tests/support/test.h"
 
@@ -8,17 +8,8 @@ static void test_math(void **state)
     golden_b_long("ref", PRECISION_MATH);
 }
 
-static void test_fp32kvq(void **state)
-{
-    (void)state;
-    if (!getenv("AGENTD_SLOW"))
-        skip(); /* half a minute of double sums; other cases run this mode on this backend */
-    golden_b_long("ref", PRECISION_FP32KVQ);
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_math),
-                                       cmocka_unit_test(test_fp32kvq)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_math)};
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
