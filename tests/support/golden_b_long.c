@@ -20,7 +20,7 @@
  * token 224 lies nearer than half an f32 step to the boundary between two FP8 codes: its code
  * is the last bit of somebody's order of summation. The golden run took the lower code; double
  * sums and some vector widths take the upper one, at the nine places where the token stands,
- * and a seventh of the compressed rows follow them (docs/fidelity.md). The test proves the
+ * and 3 in 100 of the compressed rows follow them (docs/fidelity.md). The test proves the
  * boundary, moves that one value below it by 3e-7, and can then ask for the golden's
  * tolerances. */
 
