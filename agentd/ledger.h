@@ -32,11 +32,17 @@ struct ledger {
     uint64_t restored;   /* from SSD */
     uint64_t recomputed; /* on the tape, after the last durable state: computed again */
     uint64_t relost;     /* covered by a durable state and still computed again */
-    uint64_t prefilled;  /* new input */
+    uint64_t prefilled;  /* new input: computed for the first time, also what is left of an
+                            input whose turn was cancelled. After a restart nobody knows that
+                            it never was computed: it is `recomputed` then, as all of the tape
+                            behind the last state commit is */
     uint64_t decoded;    /* new output */
     uint64_t reasoning;  /* of these, inside thinking */
     uint64_t replayed;   /* outside the sum: run again by a resume, overlaps restored */
-    uint64_t bytes_read, bytes_written;
+    uint64_t bytes_read;
+    /* By state commits. The one at the turn's end begins after its answer and is added to the
+     * stored ledger when it is done: session/wait may be answered before. */
+    uint64_t bytes_written;
     uint64_t steps;
     uint64_t ns[LEDGER_STAGES];
 };

@@ -50,6 +50,7 @@ struct residency {
     struct seq *seq;   /* NULL: not in memory */
     uint64_t position; /* tokens computed, as far as the loop was told */
     uint64_t saved;    /* position of the last state commit of this sequence */
+    uint64_t refused;  /* and of the last one that failed */
     uint32_t lineage;  /* replays behind its rows */
 };
 

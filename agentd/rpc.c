@@ -118,7 +118,7 @@ static const char *hint(enum rpc_code code, enum err kind)
     if (kind == ERR_CONFLICT || kind == ERR_BUSY)
         return "session/wait returns when the turn has ended";
     if (kind == ERR_LIMIT)
-        return "ask for less, or raise the limit it names";
+        return "ask for less, raise the limit it names, or make room if a disk is full";
     if (kind == ERR_CORRUPT)
         return "what is stored was damaged: see the daemon's log";
     return "";

@@ -62,9 +62,9 @@ static void finish(struct state_saver *v)
 
 static void report(struct live *s, const struct error *e)
 {
-    log_error("state of session=%s is not saved: %s", s->id, e->msg);
     if (s->said_not_saving)
         return;
+    log_error("state of session=%s is not saved: %s", s->id, e->msg);
     s->said_not_saving = true;
     turn_say_error(s, e);
 }
@@ -103,6 +103,7 @@ static void write_done(struct job *job)
     struct state_saver *v = of_write(job);
     struct live *s = v->session;
     bool same = s->model.seq == v->seq;
+    uint64_t to = v->export.copy.to;
 
     free(v->export.copy.memory);
     v->export.copy = (struct state_copy){0};
@@ -113,7 +114,10 @@ static void write_done(struct job *job)
     }
     if (job->rc) {
         report(s, &job->error);
+        if (same)
+            s->model.refused = to;
     } else {
+        s->said_not_saving = false;
         if (same)
             s->model.saved = v->receipt.position;
         turn_count_written(s, v->receipt.bytes_written);

@@ -264,8 +264,12 @@ void turn_feed_on_saver(struct turn *t)
 void turn_save_midway(struct turn *t, uint64_t input_end)
 {
     struct live *s = t->session;
+    const struct residency *m = &s->model;
+    /* After a failure (a full disk) not at once again, with all rows since: at the next mark.
+     */
+    uint64_t since = m->refused > m->saved ? m->refused : m->saved;
 
-    if (s->model.position - s->model.saved >= s->daemon->save_every && !s->saver)
+    if (m->position - since >= s->daemon->save_every && !s->saver)
         saver_start(s, input_end);
 }
 

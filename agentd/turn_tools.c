@@ -88,6 +88,8 @@ static void on_tool_done(void *user, struct tool_result *r)
         [TOOL_OUTPUT_LIMIT] = CALL_FAILED, [TOOL_REFUSED] = CALL_REJECTED,
         [TOOL_LOST] = CALL_INTERRUPTED,
     };
+    static const char lost[] = "[interrupted: the process that ran this call was killed from "
+                               "outside. Its outcome is unknown; it was not run again.]";
     struct step_call *c = user;
     enum call_status status = by_end[r->end];
 
@@ -95,7 +97,7 @@ static void on_tool_done(void *user, struct tool_result *r)
     if (status == CALL_DONE && r->is_error)
         status = CALL_FAILED;
     if (status == CALL_INTERRUPTED)
-        step_call_set(c, status, true, INTERRUPTED_TEXT, sizeof(INTERRUPTED_TEXT) - 1);
+        step_call_set(c, status, true, lost, sizeof(lost) - 1);
     else
         step_call_set(c, status, r->is_error, buf_str(&r->text), r->text.len);
     if (r->spill_path) {

@@ -202,6 +202,46 @@ static void test_eviction(void **state)
     daemon_remove(&d);
 }
 
+/* A disk that takes no state: said once, the session goes on, and a restart computes it again.
+ */
+static void test_state_that_cannot_be_saved(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27], line[512];
+    int said = 0;
+    daemon_make(&d, SAY("one") SAY("two") SAY("three"));
+    d.extra[0] = "--save-every";
+    d.extra[1] = "64";
+    daemon_start(&d, "fail-from:turn.state:1");
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, NULL, id);
+    for (int i = 0; i < 2; i++) {
+        daemon_prompt(c, id, "next");
+        json_decref(answer_of(c, id));
+        wait_saved(c);
+    }
+    json_int_t length = session_figure(c, id, "tokens");
+    assert_int_equal(session_figure(c, id, "statePosition"), 0);
+    client_free(c);
+    daemon_kill(&d);
+    FILE *f = fopen(d.log, "re");
+    while (f && fgets(line, sizeof line, f))
+        said += strstr(line, "is not saved") != NULL;
+    if (f)
+        fclose(f);
+    assert_int_equal(said, 1);
+    daemon_start(&d, NULL);
+    c = daemon_connect(&d, NULL, NULL);
+    daemon_prompt(c, id, "third");
+    json_auto_t *a = answer_of(c, id);
+    assert_string_equal(text_of(a, "text"), "three");
+    assert_int_equal(ledger_of(a, "recomputed"), length);
+    check_verified(c, id);
+    client_free(c);
+    daemon_remove(&d);
+}
+
 /* ---- damage ----------------------------------------------------------------------- */
 
 /* Calls fn for each pack file. */
@@ -441,6 +481,7 @@ int main(void)
         cmocka_unit_test(test_clean_end_in_a_run),
         cmocka_unit_test(test_state_inside_a_long_segment),
         cmocka_unit_test(test_eviction),
+        cmocka_unit_test(test_state_that_cannot_be_saved),
         cmocka_unit_test(test_damage_is_computed_again),
         cmocka_unit_test(test_fork_at_an_event),
         cmocka_unit_test(test_fork_at_every_event),

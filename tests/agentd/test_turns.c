@@ -439,7 +439,7 @@ static void cancel_in(const char *script, const char *params, const char *when)
     daemon_remove(&d);
 }
 
-#define SLOW_PREFILL "{\"text\":\"ok</think>x" EOS "\",\"prefill_ms\":20000}\n"
+#define SLOW_PREFILL "{\"text\":\"ok</think>x" EOS "\",\"prefill_ms\":1500}\n"
 #define SLOW_DECODE "{\"text\":\"thinking slowly about it</think>x" EOS "\",\"token_ms\":50}\n"
 #define STALLED "{\"text\":\"x</think>x" EOS "\",\"stall_ms\":20000}\n"
 
@@ -454,13 +454,14 @@ static void test_cancel_in_every_state(void **state)
               "requires_action");
 }
 
-static void test_cancel_in_prefill(void **state)
+/* What a cancelled prefill left is computed by the next turn: for the first time, so it counts
+ * as prefilled; after a restart as recomputed, like all of the tape behind the last state. */
+static void cancel_in_prefill(bool restart)
 {
-    (void)state;
     struct daemon_fixture d;
     struct reader r;
     char id[27];
-    daemon_make(&d, SLOW_PREFILL);
+    daemon_make(&d, SLOW_PREFILL SLOW_PREFILL);
     daemon_start(&d, NULL);
     struct client *c = daemon_connect(&d, NULL, NULL);
     daemon_session(&d, c, AUTO_RUN, id);
@@ -468,10 +469,38 @@ static void test_cancel_in_prefill(void **state)
     daemon_prompt(c, id, "go");
     reader_until_state(&r, "prefill");
     json_decref(daemon_call(c, "session/cancel", json_pack("{s:s}", "id", id)));
-    json_decref(wait_reason(c, id, "cancelled"));
+    json_auto_t *cut = wait_reason(c, id, "cancelled");
+    json_auto_t *info = daemon_call(c, "session/get", json_pack("{s:s}", "id", id));
+    json_int_t computed = int_of(json_object_get(cut, "ledger"), "prompt_tokens");
+    json_int_t tape = int_of(info, "tokens");
+    assert_in_range(computed, 0, tape - 1);
+    assert_int_equal(int_of(json_object_get(cut, "ledger"), "prefilled"), computed);
     reader_close(&r);
+    if (restart) {
+        client_free(c);
+        assert_int_equal(daemon_stop(&d), 0);
+        daemon_start(&d, NULL);
+        c = daemon_connect(&d, NULL, NULL);
+    }
+    daemon_prompt(c, id, "on");
+    json_auto_t *a = wait_reason(c, id, "end");
+    const json_t *l = json_object_get(a, "ledger");
+    assert_int_equal(int_of(l, "resident"), restart ? 0 : computed);
+    assert_int_equal(int_of(l, "restored"), restart ? computed : 0);
+    assert_int_equal(int_of(l, "recomputed"), restart ? tape - computed : 0);
+    assert_int_equal(int_of(l, "relost"), 0);
+    assert_true(int_of(l, "prefilled") > (restart ? 0 : tape - computed));
+    assert_int_equal(int_of(l, "prompt_tokens"),
+                     computed + int_of(l, "recomputed") + int_of(l, "prefilled"));
     client_free(c);
     daemon_remove(&d);
+}
+
+static void test_cancel_in_prefill(void **state)
+{
+    (void)state;
+    cancel_in_prefill(false);
+    cancel_in_prefill(true);
 }
 
 static void test_cancel_while_stalled(void **state)
