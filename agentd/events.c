@@ -24,6 +24,7 @@ struct subscription {
     bool live;            /* cursor is the newest; events go straight out */
     bool marker_due;      /* session/live is still owed */
     bool reading;         /* a batch is being read */
+    bool stale;           /* the read began before the session was cut */
     bool gap_due;         /* something ephemeral was dropped */
 };
 
@@ -218,6 +219,9 @@ static void batch_done(struct job *j)
     sub->reading = false;
     if (!sub->peer) {
         subscription_free(sub);
+    } else if (sub->stale) {
+        sub->stale = false;
+        catch_up(sub);
     } else if (j->rc) {
         /* Damage: the reader has everything before it, and is told that something is missing.
          */
@@ -335,6 +339,22 @@ void events_publish(struct live *s, uint64_t seq, const char *json)
             sub->cursor = seq;
         else
             sub->live = false; /* catches up when there is room */
+    }
+    json_decref(m);
+}
+
+void events_cut(struct live *s, json_t *kept)
+{
+    json_t *m =
+        rpc_notification("session/cut", json_pack("{s:s, s:I, s:o}", "sessionId", s->id, "seq",
+                                                  (json_int_t)s->last_seq, "kept", kept));
+
+    for (struct subscription *sub = s->subscriptions; sub; sub = sub->next_of_session) {
+        if (sub->cursor > s->last_seq)
+            sub->cursor = s->last_seq;
+        sub->stale = sub->reading;
+        if (!conn_send_event(sub->peer->conn, json_incref(m)))
+            conn_close(sub->peer->conn); /* it would take other events for those it has */
     }
     json_decref(m);
 }

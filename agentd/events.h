@@ -41,6 +41,9 @@ json_t *events_item(const char *id, const char *kind, const void *bytes, size_t 
 /* bytes as a JSON string, with U+FFFD for NUL and for what is not UTF-8. */
 json_t *events_text(const void *bytes, size_t n);
 
+/* The session goes on from s->last_seq: readers that are ahead are set back and told
+ * `session/cut` {sessionId, seq, kept}. kept is taken. */
+void events_cut(struct live *s, json_t *kept);
 /* s->last_seq has moved to `seq` by this event. */
 void events_publish(struct live *s, uint64_t seq, const char *json);
 /* text is taken: a JSON string. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agentd/cut.h"
 #include "agentd/daemon.h"
 #include "agentd/events.h"
 #include "agentd/peer.h"
@@ -235,6 +236,7 @@ void live_free_all(struct daemon *d)
             turn_free(s->turn);
         s->model.seq = NULL; /* freed with the engine */
         free(s->saver);
+        cut_drop(s);
         live_free(s);
     }
 }
@@ -262,6 +264,8 @@ json_t *live_json(const struct session_info *info, const struct live *live, bool
         json_object_set_new(j, "queued", json_integer((json_int_t)live->n_queued));
     if (info->parent[0])
         json_object_set_new(j, "parent", json_string(info->parent));
+    if (info->parent[0])
+        json_object_set_new(j, "forkedAt", json_integer((json_int_t)info->forked_at));
     if (live && live->resume.happened)
         json_object_set_new(j, "resume", resume_json(&live->resume));
     return j;

@@ -20,6 +20,7 @@
 #include "sessions/session.h"
 #include "sessions/tape.h"
 
+struct cut;
 struct daemon;
 struct queued_prompt;
 struct request;
@@ -79,6 +80,8 @@ struct live {
     struct turn *turn;           /* NULL: idle */
     struct queued_prompt *queue; /* prompts behind it, the next one first */
     size_t n_queued;
+    struct cut *cut;         /* a rewind or compaction is under way: cut.h */
+    bool compacted;          /* the last turn wrote a summary, or tried to */
     struct request *waiters; /* session/wait */
     struct subscription *subscriptions;
     json_t *approved; /* names of tools approved for the session */

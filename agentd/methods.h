@@ -17,6 +17,8 @@ void method_session_usage(struct request *r);
 /* methods_turn.c: driving and watching turns */
 void method_session_prompt(struct request *r);
 void method_session_steer(struct request *r);
+void method_session_rewind(struct request *r);
+void method_session_compact(struct request *r);
 void method_session_wait(struct request *r);
 void method_session_cancel(struct request *r);
 void method_session_attach(struct request *r);

@@ -129,7 +129,7 @@ static enum err make_new(struct call *c, struct store *st, struct error *e)
 static enum err make_fork(struct call *c, struct store *st, struct error *e)
 {
     const struct session_fork f = {
-        .parent = c->session->id, .at_seq = c->at_seq, .name = c->name};
+        .parent = c->session->id, .at_seq = c->at_seq, .name = c->name, .config = c->config};
     enum err rc = session_fork(st, &f, c->id, e);
 
     return rc ? rc : session_set_state(st, c->id, "idle", NULL, e);
@@ -205,6 +205,13 @@ static void fork_session(struct request *r, struct live *s)
         return;
     }
     c->at_seq = (uint64_t)at;
+    /* A place before the summary was written has what the summary stands for. */
+    if (s->config->summary && at > 0 && c->at_seq <= s->config->summary_seq &&
+        session_config_with_summary(s->config, NULL, 0, &c->config, &e)) {
+        request_fail(r, e.code, &e);
+        call_free(c);
+        return;
+    }
     call_submit(c, fork_run);
 }
 
@@ -384,7 +391,7 @@ static void delete_session(struct request *r, struct live *s)
         request_fail(r, ERR_UNSUPPORTED, &e);
         return;
     }
-    if (s->turn || s->saver) {
+    if (s->turn || s->saver || s->queue || s->cut) {
         err_set(&e, ERR_BUSY, "session %s is %s: cancel its turn first", s->name,
                 live_state_name(s->state));
         request_fail(r, ERR_BUSY, &e);
@@ -406,11 +413,25 @@ void method_session_delete(struct request *r)
 
 /* ---- usage ------------------------------------------------------------------------ */
 
+/* A turn's last event says that the session is idle; it comes behind its usage. */
+static void note_end(json_t *turns, const struct tape_event *ev)
+{
+    json_t *turn = json_array_get(turns, json_array_size(turns) - 1);
+    const char *id = json_string_value(json_object_get(turn, "turnId"));
+
+    if (id && ev->turn && strcmp(id, ev->turn) == 0)
+        json_object_set_new(turn, "lastSeq", json_integer((json_int_t)ev->seq));
+}
+
 static bool add_usage(void *user, const struct tape_event *ev)
 {
     struct call *c = user;
 
-    if (!ev->type || !ev->json || strcmp(ev->type, "usage") != 0)
+    if (!ev->type || !ev->json)
+        return true;
+    if (strcmp(ev->type, "state") == 0)
+        note_end(json_object_get(c->result, "turns"), ev);
+    if (strcmp(ev->type, "usage") != 0)
         return true;
     json_t *j = json_loads(ev->json, 0, NULL), *ledger = json_object_get(j, "ledger");
     struct ledger one = {0};

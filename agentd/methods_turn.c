@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "agentd/conn.h"
+#include "agentd/cut.h"
 #include "agentd/daemon.h"
 #include "agentd/events.h"
 #include "agentd/live.h"
@@ -19,6 +20,16 @@ void method_session_prompt(struct request *r)
 void method_session_steer(struct request *r)
 {
     live_resolve(r, turn_steer);
+}
+
+void method_session_rewind(struct request *r)
+{
+    live_resolve(r, cut_rewind);
+}
+
+void method_session_compact(struct request *r)
+{
+    live_resolve(r, cut_compact);
 }
 
 static void wait_session(struct request *r, struct live *s)

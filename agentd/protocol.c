@@ -19,6 +19,8 @@ static const struct {
     {"session/prompt", method_session_prompt},
     {"session/wait", method_session_wait},
     {"session/steer", method_session_steer},
+    {"session/rewind", method_session_rewind},
+    {"session/compact", method_session_compact},
     {"session/cancel", method_session_cancel},
     {"session/fork", method_session_fork},
     {"session/rename", method_session_rename},

@@ -20,6 +20,12 @@
  *                     requires_action); a deadline that passes is an error of kind timeout
  *   session/cancel    {id, turnId?} -> {id, cancelled: bool}: the turn in work, and what is
  *                     queued behind it; with turnId only that one, in work or queued
+ *   session/rewind    {id, toSeq} -> {id, seq, tokens, kept:{id, name}}: the session goes on
+ *                     behind event toSeq (0: from nothing); all it had is kept as `kept`
+ *   session/compact   {id, forced?} -> as session/prompt: a turn that writes a summary; when
+ *                     it has ended, the tape begins anew with that, and all there was is kept
+ *                     as another session. Events go on without a gap. Happens by itself before
+ *                     a prompt that would leave no room for its answer
  *   session/attach    {id, fromSeq?, mode?} -> {id, seq, state, reason}, then durable events
  *                     after fromSeq (absent: none), then `session/live`, then live
  *   session/detach    {id} -> {id}
@@ -28,7 +34,7 @@
  *   session/fork      {id, atSeq?, name?} -> {id, name}
  *   session/rename    {id, name} -> {id, name}
  *   session/delete    {id} -> {id}
- *   session/usage     {id} -> {id, turns:[{turnId, ledger}...], total:LEDGER}
+ *   session/usage     {id} -> {id, turns:[{turnId, ledger, lastSeq}...], total:LEDGER}
  *   session/verify    {id} -> {equal, segments, segmentsWithoutDigest, rows, tokens, ms,
  *                     firstMismatch?}
  *   approval/list     {} -> {approvals:[APPROVAL...]}
@@ -39,9 +45,9 @@
  *   model/status      {} -> figures; so do daemon/status and, with {}, daemon/shutdown
  *   $/cancel_request  {id}: a notification; the request with that id is answered -32800
  *
- *   SESSION   {id, name, parent?, cwd, state, reason, damaged, createdMs, updatedMs, tokens,
- *             lastSeq, statePosition, resident, config, queued?, resume?}; session/list leaves
- * the declarations of tools out of config APPROVAL  {approvalId, sessionId, callId, name,
+ *   SESSION   {id, name, parent?, forkedAt?, cwd, state, reason, damaged, createdMs, updatedMs,
+ * tokens, lastSeq, statePosition, resident, config, queued?, resume?}; session/list leaves the
+ * declarations of tools out of config APPROVAL  {approvalId, sessionId, callId, name,
  * arguments, deadlineMs} LEDGER    and resume: agentd/ledger.h
  *
  * Notifications:
@@ -62,6 +68,8 @@
  *   session/state       {sessionId, state, reason?}: also those too short for the tape
  *   session/progress    {sessionId, phase, done, total, resident, restored, recomputed,
  *                       replayed, tokPerSec, etaMs}
+ *   session/cut         {sessionId, seq, kept:{id, name}}: the session was rewound to seq, or
+ *                       compacted (then seq is the newest); later events follow seq
  *   gap                 {sessionId}: deltas, states or progress were dropped for this reader
  *   approval/requested  APPROVAL
  *   approval/resolved   {approvalId, sessionId, outcome}

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agentd/cut.h"
 #include "agentd/daemon.h"
 #include "agentd/live.h"
 #include "agentd/seq_job.h"
@@ -57,6 +58,7 @@ static void finish(struct state_saver *v)
         turn_on_saver(s->turn);
     else
         live_evict(s->daemon);
+    cut_on_saver(s);
     live_unpin(s);
 }
 

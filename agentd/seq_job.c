@@ -112,8 +112,8 @@ static void run_rebuild(struct job *job, void *ctx)
     struct seq_job *j = (struct seq_job *)job;
 
     (void)ctx;
-    job->rc = seq_rebuild(j->seq, j->u.rebuild.tape, j->u.rebuild.mode,
-                          j->u.rebuild.digest, &j->u.rebuild.n_replayed, &job->error);
+    job->rc = seq_rebuild(j->seq, j->u.rebuild.tape, j->u.rebuild.mode, j->u.rebuild.digest,
+                          &j->u.rebuild.n_replayed, &job->error);
 }
 
 void seq_job_rebuild(struct live *s, struct seq_job *j, struct seq *seq,

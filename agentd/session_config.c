@@ -183,6 +183,43 @@ enum err session_config_from_params(const json_t *params, uint64_t draw, char **
 
 /* ---- loading ---------------------------------------------------------------------- */
 
+static enum err read_summary(struct session_config *c, struct error *e)
+{
+    static const char head[] = "What happened so far, in summary:\n\n";
+    json_t *summary = NULL;
+    const char *text = NULL;
+    int64_t seq = 0;
+    enum err rc;
+
+    if ((rc = json_opt_obj(c->json, "summary", &summary, e)) || !summary)
+        return rc;
+    if ((rc = json_need_str(summary, "text", &text, NULL, e)) ||
+        (rc = json_need_int(summary, "seq", 1, INT64_MAX, &seq, e)))
+        return rc;
+    size_t n = strlen(head) + strlen(text) + 1;
+    c->summary_seq = (uint64_t)seq;
+    if (!(c->summary = malloc(n)))
+        return err_set(e, ERR_NOMEM, "session configuration");
+    snprintf(c->summary, n, "%s%s", head, text);
+    return OK;
+}
+
+enum err session_config_with_summary(const struct session_config *c, const char *text,
+                                     uint64_t seq, char **out, struct error *e)
+{
+    json_auto_t *copy = json_copy(c->json);
+    json_t *summary = NULL;
+
+    if (text && !(summary = json_pack("{s:s, s:I}", "text", text, "seq", (json_int_t)seq)))
+        return err_set(e, ERR_NOMEM, "summary");
+    if (text)
+        json_object_set_new(copy, "summary", summary);
+    else
+        json_object_del(copy, "summary");
+    *out = copy ? json_dumps(copy, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
+    return *out ? OK : err_set(e, ERR_NOMEM, "summary");
+}
+
 static enum err read_stored(struct session_config *c, struct error *e)
 {
     const char *mode = NULL, *system = NULL;
@@ -216,7 +253,7 @@ static enum err read_stored(struct session_config *c, struct error *e)
     c->top_p = (float)top_p;
     if (system && !(c->system = strdup(system)))
         return err_set(e, ERR_NOMEM, "session configuration");
-    return OK;
+    return read_summary(c, e);
 }
 
 enum err session_config_load(const char *text, struct session_config **out, struct error *e)
@@ -245,6 +282,7 @@ void session_config_free(struct session_config *c)
     json_decref(c->json);
     free(c->text);
     free(c->system);
+    free(c->summary);
     free(c);
 }
 

@@ -21,9 +21,11 @@ enum approve { APPROVE_ASK, APPROVE_NEVER, APPROVE_AUTO };
 #define SESSION_MAX_SYSTEM ((size_t)1 << 20) /* bytes of the system text */
 
 struct session_config {
-    char *text;   /* the stored JSON */
-    json_t *json; /* the same, parsed */
-    char *system; /* NULL: none */
+    char *text;           /* the stored JSON */
+    json_t *json;         /* the same, parsed */
+    char *system;         /* NULL: none */
+    char *summary;        /* of what was before the tape's beginning, NULL: none */
+    uint64_t summary_seq; /* last event that it covers */
     bool thinking;
     uint32_t effort;
     enum approve approve;
@@ -41,6 +43,9 @@ NODISCARD enum err session_config_from_params(const json_t *params, uint64_t dra
 /* ERR_CORRUPT for text that session_config_from_params did not write. */
 NODISCARD enum err session_config_load(const char *text, struct session_config **out,
                                        struct error *e);
+/* The JSON with another summary, of the events up to seq; text NULL: without one. */
+NODISCARD enum err session_config_with_summary(const struct session_config *c, const char *text,
+                                               uint64_t seq, char **out, struct error *e);
 void session_config_free(struct session_config *c);
 
 /* The declaration of a client-side tool, or NULL: then `name` is a daemon tool or unknown. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agentd/cut.h"
 #include "agentd/engine_thread.h"
 #include "agentd/turn_internal.h"
 #include "base/fault.h"
@@ -80,6 +81,7 @@ void turn_free(struct turn *t)
     forced_runs_fini(&t->forced);
     steers_free(t);
     free(t->client_message);
+    free(t->summary);
     free(t->build);
     free(t->digests);
     free(t);
@@ -133,9 +135,10 @@ void turn_commit_digests(struct turn *t, struct commit *c)
 /* What the turn was asked: all that a restart needs and the tape does not say. */
 static char *row_params(const struct turn *t)
 {
-    json_auto_t *row = json_pack("{s:o, s:I, s:o, s:i}", "forced", forced_runs_json(&t->forced),
-                                 "tapeStart", (json_int_t)t->tape_start, "steer",
-                                 steers_json(t), "steered", (int)t->n_steered);
+    json_auto_t *row =
+        json_pack("{s:b, s:o, s:I, s:o, s:i}", "compact", t->compacts, "forced",
+                  forced_runs_json(&t->forced), "tapeStart", (json_int_t)t->tape_start, "steer",
+                  steers_json(t), "steered", (int)t->n_steered);
 
     return row ? json_dumps(row, JSON_COMPACT) : NULL;
 }
@@ -206,11 +209,15 @@ void turn_over(struct turn *t, const char *reason)
     log_info("turn end session=%s turn=%s reason=%s steps=%u tokens=%llu decoded=%llu", s->id,
              t->id, reason, t->step, (unsigned long long)s->length,
              (unsigned long long)t->ledger.decoded);
+    AUTO_FREE char *summary = strcmp(reason, "end") == 0 ? TAKE(t->summary) : NULL;
+    s->compacted = t->compacts;
     turn_free(t);
     if (s->model.position > s->length)
         live_drop_seq(s); /* it holds tokens that could not be put on the tape */
-    live_set_state(s, SESSION_IDLE, reason);
     saver_start(s, 0);
+    if (summary)
+        cut_restart(s, summary);
+    live_set_state(s, SESSION_IDLE, reason);
     turn_queue_next(s);
     live_evict(s->daemon);
     live_unpin(s);

@@ -64,7 +64,8 @@ json_t *turn_approvals(const struct daemon *d);
 void turn_on_engine(const struct engine_note *n, void *arg);
 /* A state commit of the turn's session is over. */
 void turn_on_saver(struct turn *t);
-/* Sends to the store what the tape does not have yet: sampled ids, digests of complete segments. */
+/* Sends to the store what the tape does not have yet: sampled ids, digests of complete
+ * segments. */
 void turn_flush(struct turn *t);
 /* Tells a new reader what is not in the events: text so far of items to come, approvals that
  * are due. */

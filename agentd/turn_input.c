@@ -213,7 +213,9 @@ static enum err open_tape(struct chat_segment *seg, const struct input_build *b,
                                .system = b->config->system,
                                .system_len = b->config->system ? strlen(b->config->system) : 0,
                                .tools = json_object_get(config, "functions")};
-    return chat_segment_open(seg, &setup, e);
+    if ((rc = chat_segment_open(seg, &setup, e)) || !b->config->summary)
+        return rc;
+    return chat_segment_user(seg, b->config->summary, strlen(b->config->summary), e);
 }
 
 static enum err build(struct commit *c, struct store *st, struct ids *out, struct error *e)

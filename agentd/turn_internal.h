@@ -129,6 +129,8 @@ struct turn {
     struct input_build *build; /* of the commit under way */
     struct steer *steers;      /* oldest first */
     uint32_t n_steered;        /* how many there were: for ids of items */
+    bool compacts;             /* its answer becomes the session's summary */
+    char *summary;             /* that, or NULL */
     bool ending;               /* the commit that ends it is under way */
     bool recovered;            /* it began in a process that is gone */
     bool cancelled;            /* asked to stop */
@@ -188,6 +190,9 @@ void turn_item_id(const struct turn *t, uint32_t step, const char *what, char *o
  * and has one). Takes message and forced runs of p. On failure nothing has happened. */
 NODISCARD enum err turn_begin(struct live *s, const char *id, struct user_prompt *p,
                               struct request *r, struct error *e);
+/* Begins it, or queues it if the session is busy. */
+NODISCARD enum err turn_accept(struct request *r, struct live *s, struct user_prompt *p,
+                               struct error *e);
 /* {turnId, seq} */
 json_t *turn_receipt(const char *turn, uint64_t seq);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agentd/cut.h"
 #include "agentd/turn_internal.h"
 #include "base/fault.h"
 
@@ -97,7 +98,9 @@ static enum err submit(struct turn *t, const struct buf *text, struct error *e)
     char id[TAPE_ID_CAP];
 
     t->build = calloc(1, sizeof(*t->build));
-    json_auto_t *row = json_pack("{s:o}", "forced", forced_runs_json(&t->forced));
+    const char *kind = t->compacts ? "note" : "user";
+    json_auto_t *row =
+        json_pack("{s:b, s:o}", "compact", t->compacts, "forced", forced_runs_json(&t->forced));
     AUTO_FREE char *params = row ? json_dumps(row, JSON_COMPACT) : NULL;
     if (!c || !t->build || !params) {
         if (c)
@@ -105,8 +108,8 @@ static enum err submit(struct turn *t, const struct buf *text, struct error *e)
         return err_set(e, ERR_NOMEM, "prompt");
     }
     turn_item_id(t, 0, "u", id);
-    commit_event(c, t->id, "item", id, "user",
-                 json_pack("{s:o}", "item", events_item(id, "user", text->data, text->len)));
+    commit_event(c, t->id, "item", id, kind,
+                 json_pack("{s:o}", "item", events_item(id, kind, text->data, text->len)));
     commit_state(c, t->id, SESSION_QUEUED, "");
     commit_turn(c, &(struct tape_turn){.id = t->id,
                                        .client_message = t->client_message,
@@ -143,6 +146,7 @@ enum err turn_begin(struct live *s, const char *id, struct user_prompt *p, struc
     t->client_message = TAKE(p->client_message);
     t->forced = p->forced;
     p->forced = (struct forced_runs){0};
+    t->compacts = p->compacts;
     if ((rc = submit(t, &p->text, e))) {
         t->phase = TURN_OVER;
         turn_free(t);
@@ -165,19 +169,27 @@ static bool repeat_receipt(struct request *r, const struct live *s, const char *
     return true;
 }
 
+enum err turn_accept(struct request *r, struct live *s, struct user_prompt *p, struct error *e)
+{
+    char id[ULID_CHARS + 1];
+    bool idle = !s->turn && !s->queue && !s->cut;
+
+    ulid_next(&s->daemon->ulids, id);
+    if (idle && (p->compacts || !cut_makes_room(s, p->text.len)))
+        return turn_begin(s, id, p, r, e);
+    return turn_enqueue(s, id, p, r, e);
+}
+
 void turn_prompt(struct request *r, struct live *s)
 {
     AUTO(user_prompt) struct user_prompt p = {0};
-    char id[ULID_CHARS + 1];
     struct error e;
     enum err rc = user_prompt_read(s->daemon, r->params, &p, &e);
 
     if (!rc && repeat_receipt(r, s, p.client_message))
         return;
-    ulid_next(&s->daemon->ulids, id);
     if (!rc)
-        rc =
-            s->turn || s->queue ? turn_enqueue(s, id, &p, r, &e) : turn_begin(s, id, &p, r, &e);
+        rc = turn_accept(r, s, &p, &e);
     if (rc)
         request_fail_params(r, &e);
 }

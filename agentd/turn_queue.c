@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agentd/cut.h"
 #include "agentd/turn_internal.h"
 #include "agentd/wait.h"
 #include "base/json.h"
@@ -146,9 +147,9 @@ static enum err submit(struct live *s, const struct queued_prompt *q, struct req
                        struct error *e)
 {
     struct commit *c = commit_new(s);
-    json_auto_t *row = json_pack("{s:o, s:o}", "text",
-                                 json_stringn(buf_str(&q->prompt.text), q->prompt.text.len),
-                                 "forced", forced_runs_json(&q->prompt.forced));
+    json_auto_t *row = json_pack(
+        "{s:o, s:b, s:o}", "text", json_stringn(buf_str(&q->prompt.text), q->prompt.text.len),
+        "compact", q->prompt.compacts, "forced", forced_runs_json(&q->prompt.forced));
     AUTO_FREE char *params = row ? json_dumps(row, JSON_COMPACT) : NULL;
 
     if (!c || !params) {
@@ -215,6 +216,7 @@ static enum err read_row(const struct daemon *d, const char *params, struct user
     buf_init(&p->text, RPC_MAX_LINE);
     if ((rc = json_parse(params, strlen(params), &limits, &row, e)) ||
         (rc = json_need_str(row, "text", &text, &len, e)) ||
+        (rc = json_opt_bool(row, "compact", &p->compacts, e)) ||
         (rc = json_opt_arr(row, "forced", &forced, e)) ||
         (rc = forced_runs_read(d, forced, &p->forced, e)))
         return rc;
@@ -247,8 +249,10 @@ void turn_queue_next(struct live *s)
 {
     struct error e;
 
-    while (s->queue && s->queue->durable && !s->turn && !s->daemon->stopping) {
+    while (s->queue && s->queue->durable && !s->turn && !s->cut && !s->daemon->stopping) {
         struct queued_prompt *q = s->queue;
+        if (!q->prompt.compacts && cut_makes_room(s, q->prompt.text.len))
+            return;
         take_out(s, q);
         enum err rc = turn_begin(s, q->id, &q->prompt, NULL, &e);
         if (rc) { /* no memory: it stays on the tape and begins after a restart */

@@ -173,6 +173,7 @@ static enum err read_row(struct turn *t, struct found *f, struct error *e)
     if ((rc = json_parse(f->params, strlen(f->params), &limits, &row, e)) ||
         (rc = json_opt_arr(row, "forced", &forced, e)) ||
         (rc = json_opt_int(row, "tapeStart", 0, INT64_MAX, &start, e)) ||
+        (rc = json_opt_bool(row, "compact", &t->compacts, e)) ||
         (rc = json_opt_arr(row, "steer", &steers, e)) ||
         (rc = json_opt_int(row, "steered", 0, UINT32_MAX, &n_steered, e)) ||
         (rc = forced_runs_read(t->session->daemon, forced, &t->forced, e)) ||

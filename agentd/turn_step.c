@@ -19,6 +19,8 @@ static const char *verdict(const struct turn *t)
 
     if (!chat_parser_saw_eos(r->parser))
         return cut_reason(r->end);
+    if (t->tools && t->tools->n_calls > 0 && t->compacts)
+        return "failed";
     if (t->tools && t->tools->n_calls > 0) {
         if (t->tools->stop_loop)
             return "loop";
@@ -67,15 +69,15 @@ static void commit_calls(struct turn *t, struct commit *c, const char *reason)
     static const char loop[] = "[not run: the same call was made "
                                "5 times in a row, the turn was "
                                "stopped]";
+    static const char summary[] = "[not run: only a summary was asked for]";
     static const char limit[] = "[not run: the step limit of the turn was reached]";
     struct tape_call record;
 
     for (size_t i = 0; i < t->tools->n_calls; i++) {
         struct step_call *call = &t->tools->calls[i];
         if (reason && call_is_open(call->status)) {
-            bool is_loop = t->tools->stop_loop;
-            step_call_set(call, CALL_REJECTED, true, is_loop ? loop : limit,
-                          is_loop ? sizeof(loop) - 1 : sizeof(limit) - 1);
+            const char *why = t->compacts ? summary : t->tools->stop_loop ? loop : limit;
+            step_call_set(call, CALL_REJECTED, true, why, strlen(why));
         }
         step_call_event(t, c, call);
         step_call_record(t, call, &record);
@@ -129,6 +131,23 @@ static void *constant(const char *s)
     return u.out;
 }
 
+/* What the run wrote becomes the summary, if that is less than what it stands for. */
+static void take_summary(struct turn *t, struct commit *c)
+{
+    const struct buf *text = chat_parser_text(t->run->parser);
+    const char *problem = NULL;
+
+    if (!text->len)
+        problem = "the summary is empty: the session is as it was";
+    else if (t->run->n_known >= t->tape_start)
+        problem = "the summary is longer than what it stands for: the session is as it was";
+    else if (!(t->summary = strndup(buf_str(text), text->len)))
+        problem = "no memory for the summary: the session is as it was";
+    if (problem)
+        commit_event(c, t->id, "error", NULL, NULL,
+                     json_pack("{s:{s:s, s:s}}", "error", "kind", "limit", "message", problem));
+}
+
 void turn_step(struct turn *t)
 {
     struct run *r = t->run;
@@ -153,6 +172,8 @@ void turn_step(struct turn *t)
         (void)turn_stops(t);
         return;
     }
+    if (reason && t->compacts && strcmp(reason, "end") == 0)
+        take_summary(t, c);
     commit_run_end(t, c);
     if (t->tools)
         commit_calls(t, c, reason);
@@ -165,7 +186,9 @@ void turn_step(struct turn *t)
         if (strcmp(reason, "failed") == 0)
             commit_event(c, t->id, "error", NULL, NULL,
                          json_pack("{s:{s:s, s:s}}", "error", "kind", "format", "message",
-                                   "the model's output holds calls that cannot be read"));
+                                   t->compacts
+                                       ? "the model called a tool instead of summarising"
+                                       : "the model's output holds calls that cannot be read"));
         turn_commit_end(t, c, reason);
     } else {
         commit_state(c, t->id, SESSION_TOOL, "");

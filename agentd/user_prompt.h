@@ -4,6 +4,7 @@
 #ifndef AGENTD_USER_PROMPT_H
 #define AGENTD_USER_PROMPT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include <jansson.h>
@@ -30,6 +31,7 @@ struct user_prompt {
     struct buf text;
     char *client_message; /* NULL: none */
     struct forced_runs forced;
+    bool compacts; /* the daemon's own: the answer becomes the summary (cut.h) */
 };
 void user_prompt_fini(struct user_prompt *p);
 

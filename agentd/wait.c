@@ -155,6 +155,8 @@ static void on_timeout(uv_timer_t *timer)
 
 static bool is_due(const struct live *s, const char *turn)
 {
+    if (s->cut)
+        return false; /* its end wakes them */
     if (s->state == SESSION_REQUIRES_ACTION)
         return true;
     return turn[0] ? !turn_is_pending(s, turn) : s->state == SESSION_IDLE;

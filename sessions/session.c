@@ -346,6 +346,16 @@ enum err session_list(struct store *st, session_fn *fn, void *user, struct error
     return rc;
 }
 
+static enum err drop_rows(struct store *st, const char *sql, int64_t num, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &st->db, sql, e);
+    if (rc)
+        return rc;
+    query_int(&q, num);
+    return query_run(&q, e);
+}
+
 /* ---- making ------------------------------------------------------------------------------ */
 
 static enum err check_id(const char *id, struct error *e)
@@ -456,6 +466,12 @@ enum err session_fork(struct store *st, const struct session_fork *f, char *id_o
     /* Everything: then there may be tokens behind the last event. */
     if (f->at_seq && (rc = fork_strand(st, parent.strand, seq, &from, e)))
         return rc;
+    if (from != parent.strand && (rc = strand_read(st, from, &last, e)))
+        return rc;
+    if (position > last.length)
+        return err_set(e, ERR_NOTFOUND,
+                       "the tokens of event %llu are gone with the session that kept them",
+                       (unsigned long long)seq);
     copy_text(r.parent, sizeof r.parent, parent.id);
     r.forked_at = position;
     if ((rc = strand_new(st, from, position, seq, &r.strand, e)) ||
@@ -466,6 +482,83 @@ enum err session_fork(struct store *st, const struct session_fork *f, char *id_o
         return rc;
     if (id_out)
         memcpy(id_out, r.id, sizeof r.id);
+    return OK;
+}
+
+/* ---- cutting ----------------------------------------------------------------------------- */
+
+/* Position and seq of the cut, and the strand that has both. */
+static enum err cut_place(struct store *st, const struct session_cut *c,
+                          const struct session_row *r, int64_t *from, uint64_t *position,
+                          uint64_t *seq, struct error *e)
+{
+    struct strand_row last;
+    enum err rc = strand_read(st, r->strand, &last, e);
+    *from = r->strand;
+    *position = 0;
+    *seq = c->restart ? last.last_seq : c->at_seq;
+    if (rc || c->restart)
+        return rc;
+    if (c->at_seq && (rc = tape_position_of(st, c->id, c->at_seq, position, e)))
+        return rc;
+    return fork_strand(st, r->strand, *seq, from, e);
+}
+
+/* The session that has everything: on the same strand, which the other is about to leave. */
+static enum err cut_keep(struct store *st, const struct session_cut *c,
+                         const struct session_row *r, const char *cwd, const char *config,
+                         struct session_row *keep, struct error *e)
+{
+    struct strand_row strand;
+    enum err rc = strand_read(st, r->strand, &strand, e);
+    *keep = (struct session_row){.strand = r->strand, .forked_at = strand.length};
+    copy_text(keep->parent, sizeof keep->parent, r->id);
+    if (rc || (rc = insert(st, keep, NULL, c->keep_name, r->state, e)) ||
+        (rc = config_write(st, keep->num, cwd, config, e)))
+        return rc;
+    return head_fork(st, r->num, keep->num, strand.length, e);
+}
+
+/* What a fork would not have. Turns that have not ended are prompts that still wait. */
+static enum err cut_turns(struct store *st, struct session_row *r, struct error *e)
+{
+    enum err rc = drop_rows(st,
+                            "DELETE FROM params WHERE session = ?1 AND id IN"
+                            " (SELECT id FROM turns WHERE session = ?1 AND finished = 1)",
+                            r->num, e);
+    if (!rc)
+        rc = drop_rows(st, "DELETE FROM turns WHERE session = ? AND finished = 1", r->num, e);
+    if (!rc)
+        rc = drop_rows(st, "DELETE FROM calls WHERE session = ?", r->num, e);
+    r->n_turns = r->n_unfinished;
+    r->n_calls = r->n_open = 0;
+    return rc;
+}
+
+enum err session_cut(struct store *st, const struct session_cut *c, char *keep_id,
+                     struct error *e)
+{
+    struct session_row r, keep;
+    AUTO_FREE char *cwd = NULL;
+    AUTO_FREE char *config = NULL;
+    AUTO(txn) struct txn t = {0};
+    uint64_t position, seq;
+    int64_t from;
+    enum err rc = session_row_sound(st, c->id, &r, e);
+    if (rc || (rc = config_read(st, r.num, &cwd, &config, e)) ||
+        (rc = cut_place(st, c, &r, &from, &position, &seq, e)) ||
+        (rc = txn_begin(&t, &st->db, e)) || (rc = cut_keep(st, c, &r, cwd, config, &keep, e)) ||
+        (rc = strand_new(st, from, position, seq, &r.strand, e)) ||
+        (rc = drop_rows(st, "DELETE FROM heads WHERE session = ?", r.num, e)) ||
+        (position && (rc = head_fork(st, keep.num, r.num, position, e))) ||
+        (!c->restart && (rc = cut_turns(st, &r, e))) ||
+        (c->config && (rc = config_write(st, r.num, cwd, c->config, e))))
+        return rc;
+    r.updated = store_now_ms(st);
+    if ((rc = session_row_write(st, &r, e)) || (rc = txn_commit(&t, e)))
+        return rc;
+    if (keep_id)
+        memcpy(keep_id, keep.id, sizeof keep.id);
     return OK;
 }
 
@@ -505,16 +598,6 @@ enum err session_set_state(struct store *st, const char *id, const char *state,
         return rc;
     r.updated = store_now_ms(st);
     return session_row_write(st, &r, e);
-}
-
-static enum err drop_rows(struct store *st, const char *sql, int64_t num, struct error *e)
-{
-    AUTO(query) struct query q = {0};
-    enum err rc = query_init(&q, &st->db, sql, e);
-    if (rc)
-        return rc;
-    query_int(&q, num);
-    return query_run(&q, e);
 }
 
 enum err session_delete(struct store *st, const char *id, struct error *e)

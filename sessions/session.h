@@ -76,6 +76,23 @@ struct session_fork {
 NODISCARD enum err session_fork(struct store *st, const struct session_fork *f, char *id_out,
                                 struct error *e);
 
+/* Where a session goes on, and the session that keeps what it had. */
+struct session_cut {
+    const char *id;
+    uint64_t at_seq;       /* rewind: keep events up to this one and the tokens of its
+                              `position`; 0: nothing */
+    bool restart;          /* compaction: keep all events and no tokens; at_seq is not used */
+    const char *keep_name; /* of the session that has everything as it is now */
+    const char *config;    /* from now on; NULL: as it is */
+};
+/* One transaction: a new session takes over tape, events and state as they are, like a fork of
+ * all of it, and the session itself goes on from the cut on a strand of its own. Nothing is
+ * copied, nothing is lost. A rewind takes turns that have ended and all calls out of the
+ * session, as a fork has none; a restart keeps them. keep_id: SESSION_ID_CAP bytes, may be
+ * NULL. Errors as session_fork; ERR_CORRUPT: the session is damaged. */
+NODISCARD enum err session_cut(struct store *st, const struct session_cut *c, char *keep_id,
+                               struct error *e);
+
 /* Finds one session. ERR_NOTFOUND: none, or several; the message then lists the candidates. */
 NODISCARD enum err session_find(struct store *st, const char *key, struct session_info *out,
                                 struct error *e);
