@@ -28,6 +28,7 @@
 static const char script[] = CALL(RUN("echo x >> a") RUN("echo x >> b"))
     CALL(RUN("echo x >> c; sleep 0.05")) CALL(RUN("echo x >> d")) SAY("done") SAY("more");
 #define N_FILES 4
+#define MANY 100 /* kills */
 
 static int n_kills(int fast, int slow)
 {
@@ -403,7 +404,10 @@ static void test_tool_loop_with_a_fork(void **state)
         "tool loop: %d kills within %llu ms, %d before its end, %d with a fork, %d with more "
         "tape than state; %d sessions had more state than their last commit\n",
         k.kills, (unsigned long long)took_us / 1000, k.struck, k.forks, k.behind, k.more);
-    assert_true(k.struck > n / 2 && k.behind > 0 && k.more <= n / 10);
+    /* A few moments may all be late ones; many must have met what they are for. */
+    if (n >= MANY)
+        assert_true(k.struck > n / 3 && k.forks > n / 3 && k.behind > n / 10 &&
+                    k.more <= n / 10);
 }
 
 /* ---- prefill and generation ------------------------------------------------------- */
@@ -524,7 +528,8 @@ static void test_killed_runs_say_the_same(void **state)
         n, (unsigned long long)took_us / 1000, in_prefill, in_run, (unsigned long long)whole.n,
         unproved);
     /* Only where blocks of a state commit that was cut end inside a segment. */
-    assert_true(in_prefill + in_run > n / 2 && unproved <= n / 5);
+    if (n >= MANY)
+        assert_true(in_prefill > n / 10 && in_run > n / 10 && unproved <= n / 10);
     spoken_fini(&whole);
 }
 
