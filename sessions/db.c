@@ -293,12 +293,27 @@ enum err row_check(struct query *q, const char *table, struct error *e)
                    first ? first : "NULL");
 }
 
+/* In WAL mode SQLite writes on into a file that was removed or replaced under it, and whatever
+ * is acknowledged then is gone with the process. */
+static enum err check_in_place(const struct db *db, struct error *e)
+{
+    int moved = 0;
+    if (sqlite3_file_control(db->handle, "main", SQLITE_FCNTL_HAS_MOVED, &moved) == SQLITE_OK &&
+        moved)
+        return err_set(e, ERR_IO, "database: %.300s was removed or replaced while it is open",
+                       sqlite3_db_filename(db->handle, "main"));
+    return OK;
+}
+
 enum err txn_begin(struct txn *t, struct db *db, struct error *e)
 {
     t->db = NULL;
+    enum err rc = check_in_place(db, e);
+    if (rc)
+        return rc;
     if (fault_point("db.begin"))
         return err_sys(e, EIO, "database: begin");
-    enum err rc = db_exec(db, "BEGIN IMMEDIATE", e);
+    rc = db_exec(db, "BEGIN IMMEDIATE", e);
     if (!rc)
         t->db = db;
     return rc;

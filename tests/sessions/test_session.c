@@ -447,6 +447,23 @@ static void garbage_is_not_a_database(void **state)
     assert_int_equal(store_fixture_open(f, &e), ERR_CORRUPT);
 }
 
+/* Nothing is acknowledged into a file that is no longer there. */
+static void a_removed_database_takes_nothing(void **state)
+{
+    struct store_fixture *f = *state;
+    struct error e;
+    char id[SESSION_ID_CAP], away[160];
+    fixture_session(f, "before", id);
+    snprintf(away, sizeof away, "%s-away", f->db);
+    assert_int_equal(rename(f->db, away), 0);
+    const struct session_new s = {.name = "after", .cwd = "/", .config = "{}"};
+    assert_int_equal(session_new(f->st, &s, NULL, &e), ERR_IO);
+    assert_non_null(strstr(e.msg, "removed or replaced"));
+    assert_int_equal(fixture_append(f->st, id, 1, 5, SEGMENT_INPUT, &e), ERR_IO);
+    assert_int_equal(rename(away, f->db), 0);
+    assert_ok(fixture_append(f->st, id, 1, 5, SEGMENT_INPUT, &e), &e);
+}
+
 #define T(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 int main(void)
@@ -469,6 +486,7 @@ int main(void)
         T(the_master_key_belongs),
         T(newer_schema_is_refused),
         T(garbage_is_not_a_database),
+        T(a_removed_database_takes_nothing),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
