@@ -233,6 +233,9 @@ static enum err read_drafts(struct config *c, const json_t *o, struct error *e)
         (rc = read_layers(o, "dspark_target_layer_ids", c->n_layers, CONFIG_MAX_DRAFT_TARGETS,
                           c->draft_targets, &c->n_draft_targets, e)))
         return rc;
+    if (c->n_layers + c->n_drafts > CONFIG_MAX_LAYERS)
+        return err_set(e, ERR_LIMIT, "%u layers and %u draft layers, at most %d in all",
+                       c->n_layers, c->n_drafts, CONFIG_MAX_LAYERS);
     if (!c->n_draft_targets)
         return err_set(e, ERR_FORMAT, "dspark_target_layer_ids is empty, with %u draft layers",
                        c->n_drafts);

@@ -17,7 +17,7 @@ struct buffer {
     size_t n_bytes;
 };
 
-#define WORK_BUFFERS 40
+#define WORK_BUFFERS 48
 
 /* Every buffer of w with its size, for a run of `cap` tokens. */
 static size_t list_buffers(const struct model *m, struct work *w, size_t cap,
@@ -27,6 +27,8 @@ static size_t list_buffers(const struct model *m, struct work *w, size_t cap,
     size_t hc = c->hc, D = c->dim, d = c->head_dim, half = c->rope_dim / 2;
     size_t tables = m->engram.n_tables, f = sizeof(float), k = 0;
     size_t o = (size_t)c->o_groups * c->o_lora;
+    size_t n_experts = c->n_experts > c->draft_experts ? c->n_experts : c->draft_experts;
+    size_t n_active = c->n_active > c->draft_active ? c->n_active : c->draft_active;
 #define ADD(member, bytes) out[k++] = (struct buffer){(void **)(void *)&w->member, (bytes)}
     ADD(x, cap * hc * D * f);
     ADD(pre, cap * hc * f);
@@ -46,8 +48,8 @@ static size_t list_buffers(const struct model *m, struct work *w, size_t cap,
     ADD(ikey, cap * c->index_dim * f);
     ADD(iq, cap * c->index_heads * c->index_dim * f);
     ADD(iw, cap * c->index_heads * f);
-    ADD(route, cap * c->n_experts * f);
-    ADD(route_w, cap * c->n_active * f);
+    ADD(route, cap * n_experts * f);
+    ADD(route_w, cap * n_active * f);
     ADD(engram, cap * tables * c->engram_dim * f);
     ADD(engram_kv, cap * (hc + 1) * D * f);
     ADD(engram_gate, cap * hc * f);
@@ -59,12 +61,15 @@ static size_t list_buffers(const struct model *m, struct work *w, size_t cap,
     ADD(row_sin, cap * half * f);
     ADD(sel, cap * c->index_topk * sizeof(int32_t));
     ADD(blocks, cap * c->candidate_blocks * sizeof(int32_t));
-    ADD(experts, cap * c->n_active * sizeof(int32_t));
+    ADD(experts, cap * n_active * sizeof(int32_t));
     ADD(ids, cap * sizeof(uint32_t));
     ADD(positions, cap * sizeof(uint64_t));
     ADD(engram_ids, c->n_engram * cap * tables * sizeof(uint64_t));
-    ADD(keys, (size_t)c->n_layers * cap * m->shape.ring_row);
-    ADD(pending, (size_t)c->n_kv_sources * 2 * d * f);
+    ADD(keys, (size_t)m->shape.n_rings * cap * m->shape.ring_row);
+    ADD(pending, (size_t)c->n_kv_sources * LOGIT_ROWS * 2 * d * f);
+    ADD(target, cap * c->n_draft_targets * D * f);
+    ADD(draft_in, c->n_drafts ? (D + c->draft_rank) * f : 0);
+    ADD(draft_bias, c->n_drafts ? c->vocab_size * f : 0);
     ADD(last, D * f);
     ADD(logits, (size_t)LOGIT_ROWS * c->vocab_size * f);
 #undef ADD
@@ -171,7 +176,7 @@ enum err forward_begin(struct model *m, const struct run *r, struct error *e)
         return rc;
     struct work *b = m->work;
     m->broken = (struct error){0};
-    if (m->config.n_engram)
+    if (m->config.n_engram && !r->block)
         hash_ids(m, r);
     rope_tables(m, r);
     m->k.copy_in(&m->k, b->ids, r->ids, r->n * sizeof(*b->ids));
@@ -222,6 +227,7 @@ enum err forward_run(struct model *m, const struct run *r, uint32_t *n_out, stru
         if (m->broken.code)
             break;
     }
+    forward_draft_keys(m, r);
     uint32_t n = forward_end(m, r);
     if ((rc = m->k.sync(&m->k, e)))
         return rc;
@@ -234,24 +240,27 @@ enum err forward_run(struct model *m, const struct run *r, uint32_t *n_out, stru
     return OK;
 }
 
-void forward_commit(struct model *m, const struct run *r)
+void forward_commit(struct model *m, const struct run *r, uint32_t n)
 {
     const struct config *c = &m->config;
     struct work *b = m->work;
-    for (uint32_t l = 0; l < c->n_layers; l++) {
+    assert(n && r->n - n < LOGIT_ROWS);
+    for (uint32_t l = 0; l < m->shape.n_rings; l++) {
         uint32_t first = run_first(m, r, l);
-        kv_ring_write(r->kv, l, r->pos0 + first, r->n - first,
-                      b->keys + ((size_t)l * b->cap + first) * m->shape.ring_row);
+        if (first < n)
+            kv_ring_write(r->kv, l, r->pos0 + first, n - first,
+                          b->keys + ((size_t)l * b->cap + first) * m->shape.ring_row);
     }
     for (uint32_t i = 0; i < c->n_kv_sources; i++) {
-        size_t n = 2 * (size_t)c->head_dim;
-        bool waits = (r->pos0 + r->n) % m->shape.source_ratio[i] != 0;
-        for (size_t j = 0; j < n; j++)
-            kv_pending(r->kv, i)[j] = waits ? b->pending[i * n + j] : 0;
+        size_t width = 2 * (size_t)c->head_dim;
+        const float *staged = b->pending + (i * LOGIT_ROWS + (n - 1) % LOGIT_ROWS) * width;
+        bool waits = (r->pos0 + n) % m->shape.source_ratio[i] != 0;
+        for (size_t j = 0; j < width; j++)
+            kv_pending(r->kv, i)[j] = waits ? staged[j] : 0;
     }
     memcpy(r->kv->lo, r->lo, sizeof(r->lo));
     if (!r->replay)
-        r->kv->n_tokens = r->pos0 + r->n;
+        r->kv->n_tokens = r->pos0 + n;
 }
 
 enum err forward_logits(struct model *m, const float *h, uint32_t n, struct error *e)

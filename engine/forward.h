@@ -25,6 +25,7 @@ struct run {
     /* Per class of layers: the first position that runs at all, and the first whose key may be
      * read. Both are absolute. */
     uint64_t from[N_LAYER_CLASSES], lo[N_LAYER_CLASSES];
+    bool block;    /* draft layers: every token sees all of the run; nothing is observed */
     bool replay;   /* rows are there already: they are read and never written */
     uint64_t rows; /* replay: tokens whose rows are there */
 };
@@ -44,7 +45,7 @@ struct work {
     float *u, *g;              /* [cap+1][d] values and gates of the compressor */
     float *latent, *ikey;      /* [cap][d], [cap][index_dim] */
     float *iq, *iw;            /* [cap][index_heads][index_dim], [cap][index_heads] */
-    float *route, *route_w;    /* [cap][n_experts], [cap][n_active] */
+    float *route, *route_w;    /* [cap][n_experts], [cap][n_active], the larger of both kinds */
     float *engram, *engram_kv; /* [cap][n_tables*engram_dim], [cap][(hc+1)*D] */
     float *engram_gate;        /* [cap][hc] */
     float *plain_cos, *plain_sin, *yarn_cos, *yarn_sin; /* [cap][rope_dim/2] for the tokens */
@@ -55,8 +56,11 @@ struct work {
     uint32_t *ids;
     uint64_t *positions;
     uint64_t *engram_ids; /* [n_engram][cap][n_tables] */
-    uint8_t *keys;        /* [n_layers][cap][ring_row] staged keys */
-    float *pending;       /* [n_sources][2][d] staged unfinished groups */
+    uint8_t *keys;        /* [n_rings][cap][ring_row] staged keys */
+    float *pending;       /* [n_sources][LOGIT_ROWS][2][d] value and gate of the last tokens */
+    float *target;        /* [cap][n_draft_targets][D] streams that the draft layers are fed */
+    float *draft_in;      /* [D+rank] of the confidence head */
+    float *draft_bias;    /* [vocab] of the Markov head */
     float *last;          /* [D] collapsed last row, before the final norm */
     float *logits;        /* [LOGIT_ROWS][vocab] */
 };
@@ -80,8 +84,16 @@ uint32_t forward_end(struct model *m, const struct run *r);
  * has happened to the sequence then. *n_out as forward_end returns. */
 NODISCARD enum err forward_run(struct model *m, const struct run *r, uint32_t *n_out,
                                struct error *e);
-/* Moves keys and unfinished groups into the sequence, and n_tokens on (not when replaying). */
-void forward_commit(struct model *m, const struct run *r);
+/* Moves keys and unfinished groups of the run's first n tokens into the sequence, and n_tokens
+ * on (not when replaying). The rest never was: r->n - n < LOGIT_ROWS. */
+void forward_commit(struct model *m, const struct run *r, uint32_t n);
+
+/* The draft layers' keys of the run's tokens, from the streams that entered the target layers;
+ * only the last W can be asked for later. */
+void forward_draft_keys(struct model *m, const struct run *r);
+/* y = w x for n dense rows, the input rounded as the weight's kind demands. */
+void forward_product(struct model *m, const struct k_weight *w, const float *x, float *y,
+                     size_t n, enum k_round out);
 
 /* Logits of n <= LOGIT_ROWS collapsed rows h [n][D] (before the final norm), into w->logits. */
 NODISCARD enum err forward_logits(struct model *m, const float *h, uint32_t n, struct error *e);

@@ -37,6 +37,7 @@ void kv_shape_init(struct kv_shape *s, const struct config *c, enum precision pr
                            .row_format = grids ? K_ROW_FP4_16 : K_ROW_F32,
                            .key_format = grids ? K_ROW_FP4_32 : K_ROW_F32,
                            .n_layers = c->n_layers,
+                           .n_rings = c->n_layers + c->n_drafts,
                            .window = c->window,
                            .head_dim = c->head_dim,
                            .n_sources = c->n_kv_sources,
@@ -44,7 +45,7 @@ void kv_shape_init(struct kv_shape *s, const struct config *c, enum precision pr
                            .max_tokens = c->max_tokens};
     s->ring_row = (uint32_t)k_row_bytes(s->ring_format, c->head_dim);
     name_planes(s, c);
-    for (uint32_t l = 0; l < c->n_layers; l++)
+    for (uint32_t l = 0; l < s->n_rings; l++)
         s->class[l] = kv_class(c, l);
 }
 
@@ -62,7 +63,7 @@ static size_t plane_size(const struct kv_shape *s, uint32_t plane, uint64_t n_to
 enum err kv_init(struct kv *kv, const struct kv_shape *s, struct error *e)
 {
     *kv = (struct kv){.shape = s};
-    kv->ring = calloc((size_t)s->n_layers * s->window, s->ring_row);
+    kv->ring = calloc((size_t)s->n_rings * s->window, s->ring_row);
     kv->pending = calloc((size_t)s->n_sources + 1, 2 * s->head_dim * sizeof(float));
     if (!kv->ring || !kv->pending) {
         kv_fini(kv);

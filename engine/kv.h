@@ -7,7 +7,8 @@
  *
  * Rings hold, per layer, the keys of the last W positions in the format of the cache: position
  * p in slot p % W. What a ring holds below `lo` of its layer's class was never computed on this
- * path (a clipped prefill, a replay) and is not read.
+ * path (a clipped prefill, a replay) and is not read. Draft layers have rings like the layers
+ * above the last KV source: their keys come from what the target computed for a position.
  *
  * Memory is the host's: one thread, the engine's. */
 #ifndef ENGINE_KV_H
@@ -28,6 +29,7 @@ struct kv_shape {
     enum k_format ring_format, row_format, key_format;
     uint32_t ring_row; /* bytes of one ring slot */
     uint32_t n_layers, window, head_dim;
+    uint32_t n_rings; /* of the layers, then of the draft layers */
     uint32_t n_sources;
     uint32_t source_ratio[CONFIG_MAX_SOURCES];
     uint32_t n_planes; /* 2 * n_sources: rows of source i at 2i, its index keys at 2i + 1 */
@@ -44,7 +46,7 @@ struct kv {
     uint64_t reserved; /* tokens there is memory for */
     uint8_t *plane[STATE_MAX_PLANES];
     size_t plane_bytes[STATE_MAX_PLANES]; /* of address space */
-    uint8_t *ring;                        /* [n_layers][window][ring_row] */
+    uint8_t *ring;                        /* [n_rings][window][ring_row] */
     uint64_t lo[N_LAYER_CLASSES];         /* first position readable in a ring */
     /* [n_sources][2][head_dim]: value and gate of the first token of an unfinished group. It
      * counts where n_tokens % ratio != 0. */

@@ -16,7 +16,7 @@ static void observe(const struct model *m, const struct run *r, const char *name
                     uint32_t layer, uint32_t first, uint32_t width, enum observed_type type,
                     const void *data)
 {
-    if (!m->observer.tensor)
+    if (!m->observer.tensor || r->block)
         return;
     struct observed t = {.name = name,
                          .layer = layer,
@@ -43,8 +43,7 @@ static void observe_i32(const struct model *m, const struct run *r, const char *
 /* ---- small steps --------------------------------------------------------------------------
  */
 
-/* y = w x for n rows of these buffers, the input rounded as its weight's kind demands. */
-static void multiply(struct model *m, const struct k_weight *w, const float *x, float *y,
+void forward_product(struct model *m, const struct k_weight *w, const float *x, float *y,
                      size_t n, enum k_round out)
 {
     bool quantised =
@@ -63,7 +62,7 @@ static void product(struct model *m, const struct k_weight *w, const float *x, f
                     size_t first, size_t n)
 {
     size_t n_in = (size_t)w->n_in * (w->n_groups ? w->n_groups : 1);
-    multiply(m, w, x + first * n_in, y + first * w->n_out, n, m->rounding.value);
+    forward_product(m, w, x + first * n_in, y + first * w->n_out, n, m->rounding.value);
 }
 
 static float rounded(const struct model *m, float x)
@@ -235,12 +234,15 @@ static void compress_groups(struct model *m, const struct run *r, uint32_t layer
     float *u = b->u + (size_t)ahead * d, *g = b->g + (size_t)ahead * d;
     size_t n = r->n - first;
     /* Values and gates stay exact until they are pooled. */
-    multiply(m, &w->wkv, b->h + (size_t)first * c->dim, u + (size_t)first * d, n, K_EXACT);
-    multiply(m, &w->wgate, b->h + (size_t)first * c->dim, g + (size_t)first * d, n, K_EXACT);
-    float *staged = b->pending + (size_t)source * 2 * d;
-    if (left) {
-        m->k.copy(&m->k, staged, u + (size_t)(r->n - 1) * d, d_bytes);
-        m->k.copy(&m->k, staged + d, g + (size_t)(r->n - 1) * d, d_bytes);
+    forward_product(m, &w->wkv, b->h + (size_t)first * c->dim, u + (size_t)first * d, n,
+                    K_EXACT);
+    forward_product(m, &w->wgate, b->h + (size_t)first * c->dim, g + (size_t)first * d, n,
+                    K_EXACT);
+    uint32_t last_rows = r->n > LOGIT_ROWS ? r->n - LOGIT_ROWS : 0;
+    for (uint32_t t = first > last_rows ? first : last_rows; t < r->n; t++) {
+        float *staged = b->pending + ((size_t)source * LOGIT_ROWS + t % LOGIT_ROWS) * 2 * d;
+        m->k.copy(&m->k, staged, u + (size_t)t * d, d_bytes);
+        m->k.copy(&m->k, staged + d, g + (size_t)t * d, d_bytes);
     }
     size_t groups = (ahead + r->n) / ratio;
     if (r->replay || !groups)
@@ -315,6 +317,23 @@ static uint8_t *staged_keys(const struct model *m, uint32_t layer, uint32_t firs
     return m->work->keys + ((size_t)layer * m->work->cap + first) * m->shape.ring_row;
 }
 
+/* Window keys of a layer for the run's tokens from `first` on, from x [n][D] (its start). */
+static void window_keys(struct model *m, uint32_t layer, const float *x, uint32_t first,
+                        size_t n)
+{
+    const struct config *c = &m->config;
+    const struct layer_weights *w = &m->weights.layers[layer];
+    struct work *b = m->work;
+    product(m, &w->wkv, x, b->key, first, n);
+    norm_rows(m, b->key, w->kv_norm, c->head_dim, first, n);
+    rotate(m, layer, b->key, 1, c->head_dim, first, n, false);
+    m->k.encode(&m->k, &(struct k_encode){.x = b->key + (size_t)first * c->head_dim,
+                                          .rows = staged_keys(m, layer, first),
+                                          .n = n,
+                                          .d = c->head_dim,
+                                          .format = m->shape.ring_format});
+}
+
 static void attend(struct model *m, const struct run *r, uint32_t layer, uint32_t first)
 {
     const struct config *c = &m->config;
@@ -331,6 +350,7 @@ static void attend(struct model *m, const struct run *r, uint32_t layer, uint32_
                             .window = c->window,
                             .pos0 = r->pos0 + first,
                             .lo = r->lo[m->shape.class[layer]],
+                            .block = r->block,
                             .sink = m->weights.layers[layer].sink,
                             .scale = (float)(1 / sqrt((double)c->head_dim)),
                             .prob = m->rounding.value,
@@ -357,15 +377,7 @@ static void attention(struct model *m, const struct run *r, uint32_t layer, uint
     product(m, &w->wq_b, b->qr, b->q, first, n);
     rotate(m, layer, b->q, c->n_heads, c->head_dim, first, n, false);
 
-    product(m, &w->wkv, b->h, b->key, first, n);
-    norm_rows(m, b->key, w->kv_norm, c->head_dim, first, n);
-    rotate(m, layer, b->key, 1, c->head_dim, first, n, false);
-    m->k.encode(&m->k, &(struct k_encode){.x = b->key + (size_t)first * c->head_dim,
-                                          .rows = staged_keys(m, layer, first),
-                                          .n = n,
-                                          .d = c->head_dim,
-                                          .format = m->shape.ring_format});
-
+    window_keys(m, layer, b->h, first, n);
     if (config_is_index_source(c, layer))
         select_rows(m, r, layer, first);
     attend(m, r, layer, first);
@@ -437,18 +449,18 @@ static void check_table_rows(struct model *m, uint32_t layer, const uint64_t *id
 static void observe_margins(struct model *m, const struct run *r, uint32_t layer,
                             uint32_t first)
 {
-    const struct config *c = &m->config;
-    const float *bias = m->weights.layers[layer].gate_bias;
+    const struct layer_weights *w = &m->weights.layers[layer];
+    const float *bias = w->gate_bias;
     float *margins = m->work->oa; /* free between attention and the next layer */
-    for (uint32_t i = first; m->observer.tensor && i < r->n; i++) {
-        const int32_t *chosen = m->work->experts + (size_t)i * c->n_active;
+    for (uint32_t i = first; m->observer.tensor && !r->block && i < r->n; i++) {
+        const int32_t *chosen = m->work->experts + (size_t)i * w->n_active;
         double in = HUGE_VAL, out = -HUGE_VAL;
-        for (uint32_t k = 0; k < c->n_experts; k++) {
+        for (uint32_t k = 0; k < w->n_experts; k++) {
             double score =
-                sqrt(k_softplus((double)m->work->route[(size_t)i * c->n_experts + k])) +
+                sqrt(k_softplus((double)m->work->route[(size_t)i * w->n_experts + k])) +
                 (double)bias[k];
             bool is_chosen = false;
-            for (uint32_t j = 0; j < c->n_active; j++)
+            for (uint32_t j = 0; j < w->n_active; j++)
                 is_chosen = is_chosen || chosen[j] == (int32_t)k;
             if (is_chosen)
                 in = fmin(in, score);
@@ -466,21 +478,21 @@ static void moe(struct model *m, const struct run *r, uint32_t layer, uint32_t f
     const struct layer_weights *w = &m->weights.layers[layer];
     struct work *b = m->work;
     size_t n = r->n - first;
-    int32_t *experts = b->experts + (size_t)first * c->n_active;
-    float *weights = b->route_w + (size_t)first * c->n_active;
+    int32_t *experts = b->experts + (size_t)first * w->n_active;
+    float *weights = b->route_w + (size_t)first * w->n_active;
 
-    multiply(m, &w->gate, b->h + (size_t)first * c->dim,
-             b->route + (size_t)first * c->n_experts, n, K_EXACT);
-    m->k.route(&m->k, &(struct k_route){.logits = b->route + (size_t)first * c->n_experts,
+    forward_product(m, &w->gate, b->h + (size_t)first * c->dim,
+                    b->route + (size_t)first * w->n_experts, n, K_EXACT);
+    m->k.route(&m->k, &(struct k_route){.logits = b->route + (size_t)first * w->n_experts,
                                         .bias = w->gate_bias,
                                         .expert = experts,
                                         .weight = weights,
                                         .n = n,
-                                        .n_expert = c->n_experts,
-                                        .top_k = c->n_active,
+                                        .n_expert = w->n_experts,
+                                        .top_k = w->n_active,
                                         .norm = c->norm_topk,
                                         .scale = c->route_scale});
-    for (size_t i = 0; i < n * c->n_active; i++)
+    for (size_t i = 0; i < n * w->n_active; i++)
         check_expert(m, layer, (uint32_t)experts[i]);
     m->k.moe(&m->k, &(struct k_moe){.x = b->h + (size_t)first * c->dim,
                                     .expert = experts,
@@ -490,15 +502,15 @@ static void moe(struct model *m, const struct run *r, uint32_t layer, uint32_t f
                                     .y = b->y + (size_t)first * c->dim,
                                     .n = n,
                                     .d = c->dim,
-                                    .top_k = c->n_active,
-                                    .n_expert = c->n_experts,
+                                    .top_k = w->n_active,
+                                    .n_expert = w->n_experts,
                                     .limit = c->swiglu_limit,
                                     .in = m->rounding.quantised,
                                     .mid = m->rounding.value,
                                     .out = m->rounding.value});
     observe_margins(m, r, layer, first);
-    observe_i32(m, r, "route_idx", layer, first, c->n_active, b->experts);
-    observe_f32(m, r, "route_w", layer, first, c->n_active, b->route_w);
+    observe_i32(m, r, "route_idx", layer, first, w->n_active, b->experts);
+    observe_f32(m, r, "route_w", layer, first, w->n_active, b->route_w);
 }
 
 /* ---- the block (section 4) ----------------------------------------------------------------
@@ -554,6 +566,50 @@ void forward_engram(struct model *m, const struct run *r, uint32_t layer)
     observe_f32(m, r, "engram_gate", layer, first, c->hc, b->engram_gate);
 }
 
+/* ---- what the draft layers are fed (section 12) -------------------------------------------
+ */
+
+/* Keeps the mean of the streams that enter a target layer. */
+static void keep_target(struct model *m, const struct run *r, uint32_t layer, uint32_t first)
+{
+    const struct config *c = &m->config;
+    struct work *b = m->work;
+    size_t width = (size_t)c->n_draft_targets * c->dim;
+    for (uint32_t k = 0; k < c->n_draft_targets; k++) {
+        if (c->draft_targets[k] != layer)
+            continue;
+        m->k.hc_collapse(&m->k,
+                         &(struct k_hc_collapse){.x = b->x + (size_t)first * c->hc * c->dim,
+                                                 .h = b->y,
+                                                 .n = r->n - first,
+                                                 .hc = c->hc,
+                                                 .d = c->dim,
+                                                 .round = m->rounding.value});
+        for (uint32_t i = first; i < r->n; i++)
+            m->k.copy(&m->k, b->target + i * width + (size_t)k * c->dim,
+                      b->y + (size_t)(i - first) * c->dim, c->dim * sizeof(float));
+    }
+}
+
+void forward_draft_keys(struct model *m, const struct run *r)
+{
+    const struct config *c = &m->config;
+    const struct draft_weights *w = &m->weights.draft;
+    struct work *b = m->work;
+    if (!c->n_drafts)
+        return;
+    uint32_t first = run_first(m, r, c->n_layers);
+    if (r->n > c->window && first < r->n - c->window)
+        first = r->n - c->window; /* older ones are pushed out of the rings at once */
+    size_t n = r->n - first;
+    if (!n)
+        return;
+    product(m, &w->main_proj, b->target, b->y, first, n);
+    norm_rows(m, b->y, w->main_norm, c->dim, first, n);
+    for (uint32_t i = 0; i < c->n_drafts; i++)
+        window_keys(m, c->n_layers + i, b->y, first, n);
+}
+
 void forward_layer(struct model *m, const struct run *r, uint32_t layer)
 {
     const struct config *c = &m->config;
@@ -565,6 +621,7 @@ void forward_layer(struct model *m, const struct run *r, uint32_t layer)
         return;
     size_t n = r->n - first;
 
+    keep_target(m, r, layer, rows_first);
     collapse(m, b->pre, w->attn_norm, rows_first, r->n - rows_first);
     if (config_is_kv_source(c, layer)) {
         if (c->ratio[layer] == 1)

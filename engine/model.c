@@ -108,6 +108,9 @@ static enum err check_caps(const struct config *c, struct error *e)
     if (c->n_experts > K_MAX_EXPERTS)
         return err_set(e, ERR_UNSUPPORTED, "n_routed_experts is %u, at most %d", c->n_experts,
                        K_MAX_EXPERTS);
+    if (c->draft_active > K_MAX_TOP_K)
+        return err_set(e, ERR_UNSUPPORTED, "dspark_num_experts_per_tok is %u, at most %d",
+                       c->draft_active, K_MAX_TOP_K);
     return OK;
 }
 

@@ -122,7 +122,7 @@ static enum err run_ids(struct model_seq *s, const uint32_t *ids, uint64_t pos0,
     enum err rc = forward_run(m, &r, &n_out, e);
     if (rc || (!replay && (rc = look_at_rows(m, s, pos0 + n, n_out, &digest, e))))
         return rc;
-    forward_commit(m, &r);
+    forward_commit(m, &r, n);
     push_history(history, ids, n);
     s->has_last = n_out > 0;
     memset(s->last, 0, m->config.dim * sizeof(*s->last));

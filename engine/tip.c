@@ -48,8 +48,8 @@ static size_t last_bytes(const struct model *m)
 
 uint64_t tip_bytes(const struct model *m)
 {
-    return TIP_FIXED + (m->shape.n_layers + m->config.n_drafts) * ring_bytes(m) +
-           pending_bytes(m) + last_bytes(m) + HASH_BYTES;
+    return TIP_FIXED + m->shape.n_rings * ring_bytes(m) + pending_bytes(m) + last_bytes(m) +
+           HASH_BYTES;
 }
 
 /* What a tip's sizes follow from: a tip of another model is told from a damaged one. */
@@ -61,6 +61,8 @@ static void shape_digest(const struct model *m, uint8_t out[HASH_BYTES])
     hash_field(&h, "agentd tip", 10);
     hash_u32le(&h, s->n_layers);
     hash_u32le(&h, m->config.n_drafts);
+    for (uint32_t i = 0; i < m->config.n_draft_targets; i++)
+        hash_u32le(&h, m->config.draft_targets[i]);
     hash_u32le(&h, s->window);
     hash_u32le(&h, s->ring_row);
     hash_u32le(&h, (uint32_t)s->ring_format);
@@ -126,10 +128,8 @@ enum err model_seq_export_tip(const struct seq *seq, void *dst, struct error *e)
                        s->failed ? "the sequence has failed" : "an import is open");
     put_head(s, &at);
     assert(at - (uint8_t *)dst == TIP_FIXED);
-    for (uint32_t l = 0; l < m->shape.n_layers; l++, at += ring_bytes(m))
+    for (uint32_t l = 0; l < m->shape.n_rings; l++, at += ring_bytes(m))
         put_ring(&s->kv, l, at);
-    memset(at, 0, m->config.n_drafts * ring_bytes(m));
-    at += m->config.n_drafts * ring_bytes(m);
     if (m->shape.n_sources)
         memcpy(at, s->kv.pending, pending_bytes(m));
     at += pending_bytes(m);
@@ -232,8 +232,8 @@ enum err model_seq_import_tip(struct seq *seq, const void *tip, size_t n_bytes,
         return err_set(e, ERR_FORMAT, "tip: position %" PRIu64 ", %" PRIu64 " tokens of planes",
                        h.position, s->importing);
     const uint8_t *at = (const uint8_t *)tip + TIP_FIXED;
-    memcpy(s->kv.ring, at, m->shape.n_layers * ring_bytes(m));
-    at += (m->shape.n_layers + m->config.n_drafts) * ring_bytes(m);
+    memcpy(s->kv.ring, at, m->shape.n_rings * ring_bytes(m));
+    at += m->shape.n_rings * ring_bytes(m);
     if (m->shape.n_sources)
         memcpy(s->kv.pending, at, pending_bytes(m));
     at += pending_bytes(m);

@@ -4,7 +4,7 @@
  *
  *     offset  size
  *          0     8  magic "agentTIP"
- *          8     4  version, 1
+ *          8     4  version, 2 (in 1 the draft layers' rings were empty)
  *         12     4  precision mode
  *         16     8  bytes in all
  *         24    32  shape: digest of what the sizes below follow from
@@ -26,6 +26,6 @@
 #ifndef ENGINE_TIP_H
 #define ENGINE_TIP_H
 
-#define TIP_VERSION 1
+#define TIP_VERSION 2
 
 #endif

@@ -151,7 +151,7 @@ static void check_caches(struct fixture *f)
 {
     static const char *const NAMES[] = {"prefill.L2.compress_kv32", "prefill.L2.index_k32",
                                         "prefill.L4.compress_kv32", "prefill.L4.index_k32"};
-    forward_commit(f->m, &f->run);
+    forward_commit(f->m, &f->run, N);
     for (uint32_t i = 0; i < 4; i++) {
         size_t n = 0;
         float *got = read_plane(f->engine, f->s, i, &n);

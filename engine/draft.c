@@ -1,0 +1,84 @@
+#include "engine/draft.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "engine/forward.h"
+#include "engine/sample.h"
+
+static_assert(CONFIG_MAX_DRAFT_BLOCK < LOGIT_ROWS,
+              "a block and its anchor are checked at once, and their logits lie side by side");
+
+/* The block [anchor, noise, noise, ...] through the draft layers; every token sees all others.
+ */
+static enum err run_block(struct model *m, struct model_seq *s, uint32_t anchor,
+                          struct error *e)
+{
+    const struct config *c = &m->config;
+    uint32_t ids[CONFIG_MAX_DRAFT_BLOCK];
+    struct run r = {
+        .kv = &s->kv, .ids = ids, .pos0 = s->kv.n_tokens, .n = c->draft_block, .block = true};
+    for (uint32_t i = 0; i < c->draft_block; i++)
+        ids[i] = i ? c->draft_noise_id : anchor;
+    memcpy(r.lo, s->kv.lo, sizeof(r.lo));
+    enum err rc = forward_begin(m, &r, e);
+    if (rc)
+        return rc;
+    for (uint32_t i = 0; i < c->n_drafts; i++)
+        forward_layer(m, &r, c->n_layers + i);
+    forward_end(m, &r);
+    return m->broken.code ? err_set(e, m->broken.code, "%s", m->broken.msg) : OK;
+}
+
+/* Row i's logits and confidence, given the token before it. */
+static enum err head(struct model *m, uint32_t i, uint32_t before, float *confidence,
+                     struct error *e)
+{
+    const struct config *c = &m->config;
+    const struct draft_weights *w = &m->weights.draft;
+    struct work *b = m->work;
+    float *logits = b->logits + (size_t)i * c->vocab_size;
+    m->k.copy_in(&m->k, b->ids, &before, sizeof(before));
+    m->k.copy(&m->k, b->draft_in, b->h + (size_t)i * c->dim, c->dim * sizeof(float));
+    m->k.embed(&m->k, &(struct k_embed){.w = &w->markov_embed,
+                                        .ids = b->ids,
+                                        .x = b->draft_in + c->dim,
+                                        .n = 1,
+                                        .copies = 1});
+    forward_product(m, &w->markov_head, b->draft_in + c->dim, b->draft_bias, 1, K_EXACT);
+    forward_product(m, &w->confidence, b->draft_in, confidence, 1, K_EXACT);
+    enum err rc = m->k.sync(&m->k, e);
+    for (uint32_t k = 0; k < c->vocab_size && !rc; k++)
+        logits[k] += b->draft_bias[k];
+    return rc;
+}
+
+enum err draft_propose(struct model *m, struct model_seq *s, uint32_t anchor,
+                       const struct sampling *how, uint32_t n, struct draft *out,
+                       struct error *e)
+{
+    const struct config *c = &m->config;
+    assert(n <= c->draft_block);
+    enum err rc = run_block(m, s, anchor, e);
+    if (rc)
+        return rc;
+    struct work *b = m->work;
+    m->logits_of = NULL;
+    m->k.rmsnorm(&m->k, &(struct k_rmsnorm){.x = b->h,
+                                            .w = m->weights.draft.norm,
+                                            .y = b->y,
+                                            .n = n,
+                                            .d = c->dim,
+                                            .eps = c->norm_eps,
+                                            .round = m->rounding.value});
+    forward_product(m, &m->weights.head, b->y, b->logits, n, K_EXACT);
+    *out = (struct draft){.n = n, .logits = b->logits};
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t before = i ? out->ids[i - 1] : anchor;
+        if ((rc = head(m, i, before, &out->confidence[i], e)) ||
+            (rc = sample_token(how, b->logits + (size_t)i * c->vocab_size, c->vocab_size,
+                               s->kv.n_tokens + 1 + i, m->sampler, &out->ids[i], e)))
+            return err_wrap(e, rc, "draft %u", i);
+    }
+    return OK;
+}

@@ -1,0 +1,29 @@
+/* DSpark: the draft layers guess the next few tokens, which the model then checks in one run
+ * (model description, section 12). Private to engine/.
+ *
+ * A guess never changes what is generated. The token at a position is the one that
+ * sample_token() gives for the model's own logits and the position's own random number, with
+ * and without drafts; a draft that is that token is merely computed already. So the
+ * distribution is kept by construction, for any temperature, and ids that were lost in a crash
+ * come out again the same, wherever the guessing starts anew. Guesses are drawn with the same
+ * random numbers, which makes them agree as often as the two distributions do. */
+#ifndef ENGINE_DRAFT_H
+#define ENGINE_DRAFT_H
+
+#include "engine/seq.h"
+
+struct draft {
+    uint32_t n;
+    uint32_t ids[CONFIG_MAX_DRAFT_BLOCK];
+    float confidence[CONFIG_MAX_DRAFT_BLOCK]; /* logits of being accepted, given those before */
+    const float *logits; /* [n][vocab], the Markov head's included; in the work buffers */
+};
+
+/* Guesses n <= dspark_block_size tokens behind `anchor`, the chosen but not yet computed token
+ * of position kv.n_tokens. Nothing of the sequence changes. ERR_FORMAT: logits that are no
+ * numbers. */
+NODISCARD enum err draft_propose(struct model *m, struct model_seq *s, uint32_t anchor,
+                                 const struct sampling *how, uint32_t n, struct draft *out,
+                                 struct error *e);
+
+#endif
