@@ -1,8 +1,8 @@
 /* The verbs of agentctl: one function each, and the table of all of them.
  *
  * A verb stands beside its options in one of cli_run.c (run, send, steer), cli_read.c (attach,
- * wait, logs, show), cli_sessions.c, cli_history.c (rewind, compact, log), cli_daemon.c and
- * cli_eval.c. */
+ * wait, logs, show), cli_sessions.c, cli_bundle.c, cli_history.c (rewind, compact, log),
+ * cli_daemon.c and cli_eval.c. */
 #ifndef AGENTD_CLI_VERBS_H
 #define AGENTD_CLI_VERBS_H
 
@@ -15,6 +15,7 @@ extern const struct command cli_ps_command, cli_fork_command, cli_rename_command
     cli_rm_command, cli_cancel_command, cli_usage_command, cli_verify_command;
 extern const struct command cli_eval_command;
 extern const struct command cli_rewind_command, cli_compact_command, cli_log_command;
+extern const struct command cli_export_command, cli_import_command;
 extern const struct command cli_status_command, cli_tools_command, cli_approvals_command,
     cli_approve_command, cli_deny_command;
 
@@ -35,6 +36,8 @@ int cli_verify(int argc, char **argv);
 int cli_rewind(int argc, char **argv);
 int cli_compact(int argc, char **argv);
 int cli_log(int argc, char **argv);
+int cli_export(int argc, char **argv);
+int cli_import(int argc, char **argv);
 int cli_status(int argc, char **argv);
 int cli_eval(int argc, char **argv);
 int cli_tools(int argc, char **argv);

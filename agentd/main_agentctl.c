@@ -14,7 +14,8 @@ static const struct cli_verb verbs[] = {
     {&cli_compact_command, cli_compact}, {&cli_log_command, cli_log},
     {&cli_cancel_command, cli_cancel},   {&cli_verify_command, cli_verify},
     {&cli_usage_command, cli_usage_of},  {&cli_rename_command, cli_rename},
-    {&cli_rm_command, cli_rm},           {&cli_approvals_command, cli_approvals},
+    {&cli_rm_command, cli_rm},           {&cli_export_command, cli_export},
+    {&cli_import_command, cli_import},   {&cli_approvals_command, cli_approvals},
     {&cli_approve_command, cli_approve}, {&cli_deny_command, cli_deny},
     {&cli_tools_command, cli_tools},     {&cli_status_command, cli_status},
     {&cli_eval_command, cli_eval},
@@ -30,7 +31,8 @@ static void usage(FILE *f)
     fprintf(f,
             "\nA session is named by its name, its id, a unique prefix of either, or @- (the "
             "last one\nof this folder). Exit codes: 0 done, 1 failed, 2 usage, 3 no daemon, 4 "
-            "not found,\n5 busy, 6 denied, 7 limit, 8 verify failed, 9 model, 75 try again, "
+            "not found,\n5 busy, 6 denied, 7 limit, 8 verify failed or import rejected, 9 "
+            "model, 75 try again, "
             "124 timeout,\n130 interrupted.\n");
 }
 

@@ -14,6 +14,10 @@ void method_session_rename(struct request *r);
 void method_session_delete(struct request *r);
 void method_session_usage(struct request *r);
 
+/* methods_bundle.c: sessions as files */
+void method_session_export(struct request *r);
+void method_session_import(struct request *r);
+
 /* methods_turn.c: driving and watching turns */
 void method_session_prompt(struct request *r);
 void method_session_steer(struct request *r);

@@ -27,6 +27,8 @@ static const struct {
     {"session/delete", method_session_delete},
     {"session/usage", method_session_usage},
     {"session/verify", method_session_verify},
+    {"session/export", method_session_export},
+    {"session/import", method_session_import},
     {"approval/list", method_approval_list},
     {"approval/resolve", method_approval_resolve},
     {"tool/result", method_tool_result},

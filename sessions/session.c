@@ -411,16 +411,25 @@ static enum err insert(struct store *st, struct session_row *r, const char *id,
     return rc;
 }
 
+enum err session_add(struct store *st, const struct session_new *s, struct session_row *out,
+                     struct error *e)
+{
+    struct session_row r = {0};
+    enum err rc = strand_new(st, 0, 0, 0, &r.strand, e);
+    if (rc || (rc = insert(st, &r, s->id, s->name, s->state, e)) ||
+        (rc = config_write(st, r.num, s->cwd ? s->cwd : "", s->config ? s->config : "{}", e)))
+        return rc;
+    *out = r;
+    return OK;
+}
+
 enum err session_new(struct store *st, const struct session_new *s, char *id_out,
                      struct error *e)
 {
     AUTO(txn) struct txn t = {0};
-    struct session_row r = {0};
+    struct session_row r;
     enum err rc = txn_begin(&t, &st->db, e);
-    if (rc || (rc = strand_new(st, 0, 0, 0, &r.strand, e)) ||
-        (rc = insert(st, &r, s->id, s->name, s->state, e)) ||
-        (rc = config_write(st, r.num, s->cwd ? s->cwd : "", s->config ? s->config : "{}", e)) ||
-        (rc = txn_commit(&t, e)))
+    if (rc || (rc = session_add(st, s, &r, e)) || (rc = txn_commit(&t, e)))
         return rc;
     if (id_out)
         memcpy(id_out, r.id, sizeof r.id);

@@ -32,6 +32,9 @@ NODISCARD enum err session_row_sound(struct store *st, const char *id, struct se
 /* Inserts or updates by num. ERR_CONFLICT: id or name taken. */
 NODISCARD enum err session_row_write(struct store *st, const struct session_row *r,
                                      struct error *e);
+/* session_new without its transaction: for a caller that has begun one. */
+NODISCARD enum err session_add(struct store *st, const struct session_new *s,
+                               struct session_row *out, struct error *e);
 /* Replaces state and reason where they are not NULL. ERR_LIMIT: too long. */
 NODISCARD enum err session_row_set_state(struct session_row *r, const char *state,
                                          const char *reason, struct error *e);

@@ -593,32 +593,42 @@ static enum err put_all(struct work *w, struct error *e)
     return rc ? rc : strand_write(w->st, &w->strand, e);
 }
 
-static enum err commit(struct work *w, struct error *e)
+static enum err apply(struct work *w, struct error *e)
 {
-    AUTO(txn) struct txn t = {0};
     enum err rc = check_turn(w->c->turn, e);
-    if (rc || (rc = txn_begin(&t, &w->st->db, e)) ||
-        (rc = session_row_sound(w->st, w->c->session, &w->session, e)) ||
+    if (rc || (rc = session_row_sound(w->st, w->c->session, &w->session, e)) ||
         (rc = strand_read(w->st, w->session.strand, &w->strand, e)) ||
-        (rc = find_duplicate(w, e)))
+        (rc = find_duplicate(w, e)) || (!w->receipt.duplicate && (rc = put_all(w, e))))
         return rc;
-    if (!w->receipt.duplicate) {
-        if ((rc = put_all(w, e)) || (rc = txn_commit(&t, e)))
-            return rc;
-    }
     w->receipt.length = w->strand.length;
     w->receipt.last_seq = w->strand.last_seq;
     return OK;
 }
 
+enum err tape_apply(struct store *st, const struct tape_commit *c, uint64_t now_ms,
+                    struct tape_receipt *r, struct error *e)
+{
+    struct work w = {.st = st, .c = c, .now = now_ms};
+    enum err rc = apply(&w, e);
+    if (!rc)
+        *r = w.receipt;
+    return rc;
+}
+
 enum err tape_commit(struct store *st, const struct tape_commit *c, struct tape_receipt *r,
                      struct error *e)
 {
-    struct work w = {.st = st, .c = c, .now = store_now_ms(st)};
-    enum err rc = commit(&w, e);
+    struct tape_receipt receipt;
+    AUTO(txn) struct txn t = {0};
+    enum err rc = txn_begin(&t, &st->db, e);
+    if (!rc)
+        rc = tape_apply(st, c, store_now_ms(st), &receipt, e);
+    if (!rc && !receipt.duplicate)
+        rc = txn_commit(&t, e);
+    txn_fini(&t);
     if (rc)
         return session_note(st, c->session, rc);
     if (r)
-        *r = w.receipt;
+        *r = receipt;
     return OK;
 }

@@ -172,6 +172,9 @@ NODISCARD enum err tape_calls(struct store *st, const char *session, const char 
 /* Turns that are not finished: of one session, or of all (session NULL), oldest first. */
 NODISCARD enum err tape_unfinished(struct store *st, const char *session, tape_turn_fn *fn,
                                    void *user, struct error *e);
+/* All turns of a session, in order of creation. */
+NODISCARD enum err tape_turns(struct store *st, const char *session, tape_turn_fn *fn,
+                              void *user, struct error *e);
 /* One turn; or (turn NULL) the newest of the session and, as long as fn returns true, the ones
  * before it. ERR_NOTFOUND: there is none. */
 NODISCARD enum err tape_turn(struct store *st, const char *session, const char *turn,

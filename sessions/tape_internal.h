@@ -18,6 +18,10 @@ struct turn_extra {
 };
 NODISCARD enum err tape_take_turn(struct query *q, struct tape_turn *out, struct turn_extra *x,
                                   struct error *e);
+/* tape_commit without its transaction, at the time that is given: for a caller that has begun
+ * one and ends it. After an error it has to be rolled back. */
+NODISCARD enum err tape_apply(struct store *st, const struct tape_commit *c, uint64_t now_ms,
+                              struct tape_receipt *r, struct error *e);
 struct strand_path;
 /* The path of a session's strand. ERR_CORRUPT: its row, or one on the way, is damaged. */
 NODISCARD enum err tape_path_of(struct store *st, const char *session, struct strand_path *out,

@@ -410,15 +410,13 @@ static enum err give_turn(struct store *st, struct query *q, const char *session
     return OK;
 }
 
-static enum err session_unfinished(struct store *st, const struct session_row *s, bool *more,
-                                   tape_turn_fn *fn, void *user, struct error *e)
+/* sql: turns of one session, in order. */
+static enum err give_turns(struct store *st, const struct session_row *s, const char *sql,
+                           bool *more, tape_turn_fn *fn, void *user, struct error *e)
 {
     AUTO(query) struct query q = {0};
     enum err rc = check_turns(st, s, e);
-    if (rc || (rc = query_init(&q, &st->db,
-                               "SELECT " TURN_COLS ", tag FROM turns"
-                               " WHERE session = ? AND finished = 0 ORDER BY ord",
-                               e)))
+    if (rc || (rc = query_init(&q, &st->db, sql, e)))
         return rc;
     query_int(&q, s->num);
     while (*more && !rc) {
@@ -428,6 +426,28 @@ static enum err session_unfinished(struct store *st, const struct session_row *s
         rc = give_turn(st, &q, s->id, fn, user, more, e);
     }
     return rc;
+}
+
+static enum err session_unfinished(struct store *st, const struct session_row *s, bool *more,
+                                   tape_turn_fn *fn, void *user, struct error *e)
+{
+    return give_turns(st, s,
+                      "SELECT " TURN_COLS ", tag FROM turns"
+                      " WHERE session = ? AND finished = 0 ORDER BY ord",
+                      more, fn, user, e);
+}
+
+enum err tape_turns(struct store *st, const char *session, tape_turn_fn *fn, void *user,
+                    struct error *e)
+{
+    struct session_row row;
+    bool more = true;
+    enum err rc = session_row_need(st, session, &row, e);
+    if (!rc)
+        rc = give_turns(st, &row,
+                        "SELECT " TURN_COLS ", tag FROM turns WHERE session = ? ORDER BY ord",
+                        &more, fn, user, e);
+    return session_note(st, session, rc);
 }
 
 /* The id of the n-th session with unfinished turns, the one whose oldest such turn is oldest

@@ -63,6 +63,61 @@ static void test_life(void **state)
     daemon_remove(&d);
 }
 
+/* A session leaves as a file while its turn runs, comes back, and goes on where it was. */
+static void test_bundles(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char file[256], bad[256];
+    make(&d, CALL("list_dir") "{\"text\":\"so</think>It is empty.\"}\n"
+                              "{\"text\":\"so</think>Still empty.\"}\n"
+                              "{\"text\":\"late\",\"stall_ms\":600000}\n");
+    snprintf(file, sizeof file, "%s/one.bundle", d.work);
+    snprintf(bad, sizeof bad, "%s/bad.bundle", d.work);
+    AGENTCTL("run", "-n", "one", "-C", d.work, "--tools", "list_dir", "What is here?");
+    const struct agentctl_ran *r = AGENTCTL("export", "one", "-o", file);
+    assert_int_equal(r->code, EXIT_DONE);
+    assert_has(r->out, "events");
+    r = AGENTCTL("import", file, "-C", d.work, "--dry-run");
+    assert_int_equal(r->code, EXIT_DONE);
+    assert_has(r->out, "would be one-2");
+    r = AGENTCTL("import", file, "-C", d.work);
+    assert_int_equal(r->code, EXIT_DONE);
+    assert_string_equal(r->out, "one-2\n");
+    assert_has(AGENTCTL("show", "one-2")->out, "approve: ask");
+    assert_int_equal(AGENTCTL("verify", "one-2")->code, EXIT_DONE);
+    assert_string_equal(AGENTCTL("send", "one-2", "And now?")->out, "Still empty.\n");
+    assert_string_equal(AGENTCTL("send", "one", "And now?")->out, "Still empty.\n");
+    r = AGENTCTL("import", file, "-n", "one");
+    assert_int_equal(r->code, EXIT_CONFLICT);
+    /* In the middle of a turn: the import's is over, and nothing of it goes on. */
+    AGENTCTL("send", "-d", "one", "More?");
+    while (!strstr(AGENTCTL("ps")->out, "generating"))
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    assert_int_equal(AGENTCTL("export", "one", "-o", file)->code, EXIT_DONE);
+    assert_int_equal(AGENTCTL("import", file, "-n", "cut", "-C", d.work)->code, EXIT_DONE);
+    assert_has(AGENTCTL("ps", "-a")->out, "idle: cancelled");
+    assert_int_equal(AGENTCTL("cancel", "one")->code, EXIT_DONE);
+    assert_int_equal(AGENTCTL("send", "-d", "cut", "And then?")->code, EXIT_DONE);
+    while (!strstr(AGENTCTL("ps")->out, "cut "))
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    assert_int_equal(AGENTCTL("cancel", "cut")->code, EXIT_DONE);
+    assert_int_equal(AGENTCTL("wait", "cut")->code, EXIT_INTERRUPTED);
+    assert_int_equal(AGENTCTL("verify", "cut")->code, EXIT_DONE);
+    /* What is no bundle, or none to go on from, is refused with its own code. */
+    assert_int_equal(AGENTCTL("export", "one", "-o", bad, "--redact")->code, EXIT_DONE);
+    r = AGENTCTL("import", bad);
+    assert_int_equal(r->code, EXIT_CORRUPT);
+    assert_has(r->err, "redacted");
+    r = AGENTCTL("import", "Makefile");
+    assert_int_equal(r->code, EXIT_CORRUPT);
+    assert_has(r->err, "not a zstd frame");
+    assert_int_equal(AGENTCTL("import", "nowhere")->code, EXIT_NOTFOUND);
+    assert_int_equal(AGENTCTL("export", "one")->code, EXIT_USAGE);
+    assert_int_equal(AGENTCTL("export", "nobody", "-o", bad)->code, EXIT_NOTFOUND);
+    daemon_remove(&d);
+}
+
 /* Two clients wait for one turn that does not end by itself; one gives up, the other cancels.
  */
 static void test_cancel(void **state)
@@ -90,6 +145,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_life),
+        cmocka_unit_test(test_bundles),
         cmocka_unit_test(test_cancel),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);

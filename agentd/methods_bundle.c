@@ -1,0 +1,201 @@
+/* session/export and session/import: one job of the store's thread each. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "agentd/daemon.h"
+#include "agentd/live.h"
+#include "agentd/methods.h"
+#include "agentd/session_config.h"
+#include "agentd/store_thread.h"
+#include "base/json.h"
+#include "sessions/bundle.h"
+
+struct bundle_job {
+    struct job job;
+    struct request *request;
+    struct live *session; /* pinned; NULL: an import */
+    char id[SESSION_ID_CAP];
+    char *path, *name, *cwd;
+    bool redact, dry_run;
+    struct bundle_exported exported;
+    struct bundle_imported imported;
+};
+
+static void job_free(struct bundle_job *b)
+{
+    if (b->session)
+        live_unpin(b->session);
+    free(b->path);
+    free(b->name);
+    free(b->cwd);
+    free(b);
+}
+
+/* An optional string of params, copied. */
+static enum err take_str(const json_t *params, const char *field, char **out, struct error *e)
+{
+    const char *s = NULL;
+    enum err rc = json_opt_str(params, field, &s, NULL, e);
+
+    if (rc || !s)
+        return rc;
+    *out = strdup(s);
+    return *out ? OK : err_set(e, ERR_NOMEM, "%s", field);
+}
+
+static enum err take_path(const json_t *params, const char *field, char **out, struct error *e)
+{
+    enum err rc = take_str(params, field, out, e);
+
+    if (!rc && *out && (*out)[0] != '/')
+        rc = err_set(e, ERR_INVAL, "\"%s\": want an absolute path", field);
+    return rc;
+}
+
+/* What this build cannot do is said, not left out. */
+static enum err refuse_flag(const json_t *params, const char *field, struct error *e)
+{
+    bool on = false;
+    enum err rc = json_opt_bool(params, field, &on, e);
+
+    if (!rc && on)
+        rc = err_set(e, ERR_UNSUPPORTED, "\"%s\": this build's bundles hold no model state",
+                     field);
+    return rc;
+}
+
+static enum err read_params(struct bundle_job *b, struct error *e)
+{
+    const json_t *p = b->request->params;
+    enum err rc;
+
+    if ((rc = take_path(p, "path", &b->path, e)) || (rc = take_path(p, "cwd", &b->cwd, e)) ||
+        (rc = take_str(p, "name", &b->name, e)) ||
+        (rc = json_opt_bool(p, "redact", &b->redact, e)) ||
+        (rc = json_opt_bool(p, "dryRun", &b->dry_run, e)) ||
+        (rc = refuse_flag(p, "withKv", e)) || (rc = refuse_flag(p, "trustKv", e)))
+        return rc;
+    if (!b->path)
+        return err_set(e, ERR_INVAL, "\"path\" is missing");
+    return OK;
+}
+
+static void start(struct request *r, struct live *s, void (*run)(struct job *, void *),
+                  void (*done)(struct job *))
+{
+    struct bundle_job *b = calloc(1, sizeof(*b));
+    struct error e;
+
+    if (!b) {
+        request_fail(r, err_set(&e, ERR_NOMEM, "%s", r->method), &e);
+        return;
+    }
+    b->request = r;
+    if (s) {
+        b->session = s;
+        memcpy(b->id, s->id, sizeof(b->id));
+        live_pin(s);
+    }
+    if (read_params(b, &e)) {
+        request_fail_params(r, &e);
+        job_free(b);
+        return;
+    }
+    b->job = (struct job){.run = run, .done = done};
+    store_thread_submit(r->daemon->store, &b->job);
+}
+
+/* ---- export ----------------------------------------------------------------------- */
+
+static void export_run(struct job *j, void *ctx)
+{
+    struct bundle_job *b = (struct bundle_job *)j;
+    const struct bundle_export x = {.session = b->id, .path = b->path, .redact = b->redact};
+
+    j->rc = bundle_export(ctx, &x, &b->exported, &j->error);
+}
+
+static void export_done(struct job *j)
+{
+    struct bundle_job *b = (struct bundle_job *)j;
+    const struct bundle_exported *x = &b->exported;
+
+    if (j->rc)
+        request_fail(b->request, j->rc, &j->error);
+    else
+        request_reply(b->request,
+                      json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:b, s:I}", "id", b->id, "path",
+                                b->path, "bytes", (json_int_t)x->bytes, "tokens",
+                                (json_int_t)x->tokens, "events", (json_int_t)x->events, "blobs",
+                                (json_int_t)x->blobs, "redacted", b->redact, "secrets",
+                                (json_int_t)x->redacted));
+    job_free(b);
+}
+
+static void export_session(struct request *r, struct live *s)
+{
+    start(r, s, export_run, export_done);
+}
+
+void method_session_export(struct request *r)
+{
+    live_resolve(r, export_session);
+}
+
+/* ---- import ----------------------------------------------------------------------- */
+
+/* A configuration that no turn could be run with is refused here, not met at the first prompt.
+ */
+static enum err check_config(const char *text, struct error *e)
+{
+    struct session_config *c = NULL;
+    enum err rc = session_config_load(text, &c, e);
+
+    session_config_free(c);
+    return rc;
+}
+
+/* The folder that the bundle lies in: what a session works in when nothing else was said. */
+static enum err default_folder(struct bundle_job *b, struct error *e)
+{
+    size_t n = (size_t)(strrchr(b->path, '/') - b->path);
+
+    b->cwd = b->cwd ? b->cwd : strndup(b->path, n ? n : 1);
+    return b->cwd ? OK : err_set(e, ERR_NOMEM, "session/import");
+}
+
+static void import_run(struct job *j, void *ctx)
+{
+    struct bundle_job *b = (struct bundle_job *)j;
+
+    if ((j->rc = default_folder(b, &j->error)))
+        return;
+    const struct bundle_import m = {.path = b->path,
+                                    .name = b->name,
+                                    .cwd = b->cwd,
+                                    .dry_run = b->dry_run,
+                                    .check_config = check_config};
+    j->rc = bundle_import(ctx, &m, &b->imported, &j->error);
+}
+
+static void import_done(struct job *j)
+{
+    struct bundle_job *b = (struct bundle_job *)j;
+    const struct bundle_imported *m = &b->imported;
+
+    if (j->rc)
+        request_fail(b->request, j->rc, &j->error);
+    else
+        request_reply(b->request,
+                      json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:b}", "id", m->id,
+                                "name", m->name, "origin", m->origin, "tokens",
+                                (json_int_t)m->tokens, "events", (json_int_t)m->events, "turns",
+                                (json_int_t)m->turns, "calls", (json_int_t)m->calls, "blobs",
+                                (json_int_t)m->blobs, "dryRun", b->dry_run));
+    job_free(b);
+}
+
+void method_session_import(struct request *r)
+{
+    start(r, NULL, import_run, import_done);
+}

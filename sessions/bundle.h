@@ -1,0 +1,78 @@
+/* Bundles: a session as one file, for another machine or for keeping.
+ *
+ * zstd of a ustar archive (archive.h) with exactly these members, in this order:
+ *
+ *     manifest.json   format, version, whose session, size and BLAKE2b-256 of each other member
+ *     session.json    configuration, segments, replay marks, turns, tool calls
+ *     items.jsonl     every durable event, one JSON object a line, in order of seq
+ *     tape.u32        token ids, little endian
+ *     blobs/HEX       exact bytes of events and call results, named by their BLAKE2b-256
+ *     kv/HEX          model state, as far as it was asked for: see bundle_kv.c
+ *
+ * What a session holds decides every byte but the manifest's session and time: exports of a
+ * running session, of the same one after a restart, and of its import elsewhere are equal in
+ * all other members. So nothing is in them that an import would change: no name, no folder, no
+ * paths of spill files; approval is always "ask", a turn that is not finished is written as
+ * cancelled, a call without an outcome as interrupted.
+ *
+ * Import is for hostile input. No path in a bundle is used. Sizes are capped, in the manifest,
+ * before anything is inflated; members are hashed before they are parsed; then one transaction
+ * makes a new session with a new id, or nothing. Nothing runs: turns are finished, permissions
+ * are "ask", the folder is the importer's.
+ *
+ * A redacted bundle (base/redact.h) has an empty tape, because token ids say what the text
+ * says. It is for reading; import refuses it. Store's thread. */
+#ifndef SESSIONS_BUNDLE_H
+#define SESSIONS_BUNDLE_H
+
+#include "base/state.h"
+#include "sessions/session.h"
+
+#define BUNDLE_VERSION 1
+#define BUNDLE_MAX_MANIFEST (16u << 20)
+#define BUNDLE_MAX_SESSION (128u << 20)
+#define BUNDLE_MAX_ITEMS (1u << 30)
+#define BUNDLE_MAX_BLOB (16u << 20)
+#define BUNDLE_MAX_BLOBS 65536u
+#define BUNDLE_MAX_TOTAL (16ull << 30) /* inflated, without kv */
+
+struct bundle_export {
+    const char *session; /* id */
+    const char *path;    /* of the file, replaced when it is there */
+    bool redact;
+};
+
+struct bundle_exported {
+    uint64_t tokens, events, blobs;
+    uint64_t bytes;    /* of the file */
+    uint64_t redacted; /* secrets taken out */
+};
+
+/* Writes the session at this moment, also one that is running. The file is whole and durable,
+ * or as it was before. ERR_NOTFOUND: session. ERR_CORRUPT: it is damaged. ERR_LIMIT: more than
+ * a bundle may hold, disk full. ERR_IO, ERR_DENIED: the file. */
+NODISCARD enum err bundle_export(struct store *st, const struct bundle_export *x,
+                                 struct bundle_exported *out, struct error *e);
+
+struct bundle_import {
+    const char *path;
+    const char *name; /* NULL: the bundle's, with a number behind if that is taken */
+    const char *cwd;  /* of the new session: the importer's choice, never the bundle's */
+    bool dry_run;     /* everything but the last step: nothing is changed */
+    /* Says whether the caller could work with this configuration; may be NULL. */
+    enum err (*check_config)(const char *config, struct error *e);
+};
+
+struct bundle_imported {
+    char id[SESSION_ID_CAP]; /* "" after a dry run */
+    char name[SESSION_NAME_CAP];
+    char origin[SESSION_ID_CAP]; /* the session it was exported from */
+    uint64_t tokens, events, turns, calls, blobs;
+};
+
+/* ERR_FORMAT: refused, with the reason; the store is unchanged. ERR_CONFLICT: the name is
+ * taken. ERR_INVAL: malformed name. ERR_NOTFOUND, ERR_IO: the file. ERR_LIMIT: disk full. */
+NODISCARD enum err bundle_import(struct store *st, const struct bundle_import *m,
+                                 struct bundle_imported *out, struct error *e);
+
+#endif

@@ -1,0 +1,449 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/encode.h"
+#include "base/fs.h"
+#include "base/json.h"
+#include "base/redact.h"
+#include "sessions/bundle_internal.h"
+#include "sessions/session_internal.h"
+#include "sessions/tape.h"
+
+#define PIECE (256u << 10)
+#define MAX_DEPTH 1024
+
+/* What is written so far. Callbacks of the tape cannot return an error: the first is kept. */
+struct exporter {
+    struct store *st;
+    bool redact;
+    uint64_t n_redacted, n_events;
+    int fd[2]; /* spools: of blobs [1], of the rest [0] */
+    uint64_t at[2];
+    struct hash hash; /* of the member that is being written */
+    struct bundle_manifest m;
+    struct bundle_file *blobs; /* in order of appearance */
+    size_t n_blobs, cap_blobs;
+    json_t *session;
+    struct buf line, text;
+    enum err rc;
+    struct error *e;
+};
+
+static void exporter_fini(struct exporter *x)
+{
+    for (int i = 0; i < 2; i++)
+        if (x->fd[i] >= 0)
+            close(x->fd[i]);
+    bundle_manifest_fini(&x->m);
+    free(x->blobs);
+    json_decref(x->session);
+    buf_fini(&x->line);
+    buf_fini(&x->text);
+}
+
+static bool keep(struct exporter *x, enum err rc)
+{
+    if (rc && !x->rc)
+        x->rc = rc;
+    return !x->rc;
+}
+
+/* ---- members ----------------------------------------------------------------------------- */
+
+static enum err spool(struct exporter *x, int which, const void *p, size_t n, struct error *e)
+{
+    enum err rc = n ? fs_pwrite(x->fd[which], "bundle spool", p, n, x->at[which], e) : OK;
+    if (!rc)
+        x->at[which] += n;
+    return rc;
+}
+
+static void begin(struct exporter *x)
+{
+    hash_init(&x->hash, NULL, HASH_BYTES);
+}
+
+static enum err add(struct exporter *x, const void *p, size_t n, struct error *e)
+{
+    hash_add(&x->hash, p, n);
+    return spool(x, 0, p, n, e);
+}
+
+/* What was added since begin(), and lies from `at` on, is this member. */
+static enum err end(struct exporter *x, enum bundle_part part, uint64_t at, struct error *e)
+{
+    struct bundle_file f = {.part = part, .bytes = x->at[0] - at, .at = at};
+    hash_final(&x->hash, f.hash);
+    return bundle_manifest_add(&x->m, f, e);
+}
+
+/* Spools bytes as a blob and writes its hash as hexadecimal. */
+static enum err add_blob(struct exporter *x, const void *p, size_t n,
+                         char hex[HEX_CHARS(HASH_BYTES)], struct error *e)
+{
+    struct bundle_file f = {.part = PART_BLOB};
+    buf_clear(&x->text);
+    if (x->redact) {
+        enum err rc = redact_text(p, n, &x->text, &x->n_redacted, e);
+        if (rc)
+            return rc;
+        p = buf_str(&x->text);
+        n = x->text.len;
+    }
+    if (x->n_blobs == x->cap_blobs) {
+        size_t cap = x->cap_blobs ? x->cap_blobs * 2 : 64;
+        struct bundle_file *grown = realloc(x->blobs, cap * sizeof *grown);
+        if (!grown)
+            return err_set(e, ERR_NOMEM, "bundle: out of memory");
+        x->blobs = grown;
+        x->cap_blobs = cap;
+    }
+    hash_bytes(NULL, p, n, f.hash);
+    hex_encode(f.hash, sizeof f.hash, hex);
+    f.bytes = n;
+    f.at = x->at[1];
+    x->blobs[x->n_blobs++] = f;
+    return spool(x, 1, p, n, e);
+}
+
+static int by_hash(const void *a, const void *b)
+{
+    const struct bundle_file *x = a, *y = b;
+    return memcmp(x->hash, y->hash, HASH_BYTES);
+}
+
+/* Blobs into the manifest: sorted, each once. */
+static enum err end_blobs(struct exporter *x, struct error *e)
+{
+    enum err rc = OK;
+    if (x->n_blobs)
+        qsort(x->blobs, x->n_blobs, sizeof *x->blobs, by_hash);
+    for (size_t i = 0; i < x->n_blobs && !rc; i++)
+        if (i == 0 || by_hash(&x->blobs[i - 1], &x->blobs[i]) != 0)
+            rc = bundle_manifest_add(&x->m, x->blobs[i], e);
+    return rc;
+}
+
+/* ---- JSON -------------------------------------------------------------------------------- */
+
+/* The first value that cannot be made or put in its place is kept as an error: a bundle never
+ * lacks a field silently. */
+static void set(struct exporter *x, json_t *o, const char *field, json_t *value)
+{
+    if (json_object_set_new(o, field, value))
+        keep(x,
+             err_set(x->e, ERR_FORMAT, "bundle: \"%s\" is not UTF-8, or out of memory", field));
+}
+
+static void set_str(struct exporter *x, json_t *o, const char *field, const char *text)
+{
+    if (text)
+        set(x, o, field, json_string(text));
+}
+
+static void append(struct exporter *x, const char *list, json_t *value)
+{
+    if (json_array_append_new(json_object_get(x->session, list), value))
+        keep(x, err_set(x->e, ERR_FORMAT,
+                        "bundle: an entry of %s is not UTF-8, or out of memory", list));
+}
+
+/* ---- redaction --------------------------------------------------------------------------- */
+
+/* A JSON string of text, without its secrets if they are to go. NULL text: NULL. */
+static json_t *text_json(struct exporter *x, const char *text)
+{
+    if (!text || !x->redact)
+        return text ? json_string(text) : NULL;
+    buf_clear(&x->text);
+    if (!keep(x, redact_text(text, strlen(text), &x->text, &x->n_redacted, x->e)))
+        return NULL;
+    return json_string(buf_str(&x->text));
+}
+
+static void redact_string(struct exporter *x, const char *field, json_t *j)
+{
+    buf_clear(&x->text);
+    bool all = field && redact_is_secret_name(field) && json_string_length(j) > 0;
+    x->n_redacted += all;
+    enum err rc = all ? buf_add_str(&x->text, REDACT_MARK, x->e)
+                      : redact_text(json_string_value(j), json_string_length(j), &x->text,
+                                    &x->n_redacted, x->e);
+    if (keep(x, rc) && json_string_setn(j, buf_str(&x->text), x->text.len))
+        keep(x, err_set(x->e, ERR_FORMAT, "bundle: text is not UTF-8"));
+}
+
+/* The same for every string in a value, in place of it. field: its name, NULL if it has none.
+ */
+static void redact_json(struct exporter *x, const char *field, json_t *j)
+{
+    const char *key;
+    json_t *v;
+    size_t i;
+    if (json_is_string(j)) {
+        redact_string(x, field, j);
+    } else if (json_is_object(j)) {
+        json_object_foreach(j, key, v) redact_json(x, key, v);
+    } else {
+        json_array_foreach(j, i, v) redact_json(x, field, v);
+    }
+}
+
+/* JSON text of the store as a value; *out NULL for NULL. */
+static enum err parse(struct exporter *x, const char *text, json_t **out, struct error *e)
+{
+    static const struct json_limits limits = {
+        .max_bytes = TAPE_JSON_MAX, .max_depth = MAX_DEPTH, .allow_nul = true};
+    enum err rc = text ? json_parse(text, strlen(text), &limits, out, e) : OK;
+    if (!rc && *out && x->redact)
+        redact_json(x, NULL, *out);
+    return rc ? rc : x->rc;
+}
+
+/* ---- items ------------------------------------------------------------------------------- */
+
+static enum err event_line(struct exporter *x, const struct tape_event *ev, struct error *e)
+{
+    json_auto_t *data = NULL;
+    char hex[HEX_CHARS(HASH_BYTES)];
+    enum err rc = parse(x, ev->json, &data, e);
+    if (rc)
+        return rc;
+    json_auto_t *o =
+        json_pack("{s:I, s:I, s:I, s:s}", "seq", (json_int_t)ev->seq, "t", (json_int_t)ev->t_ms,
+                  "position", (json_int_t)(x->redact ? 0 : ev->position), "type", ev->type);
+    set_str(x, o, "turn", ev->turn);
+    set_str(x, o, "item", ev->item);
+    set_str(x, o, "kind", ev->kind);
+    if (data)
+        set(x, o, "data", json_incref(data));
+    if (ev->bytes) {
+        if ((rc = add_blob(x, ev->bytes, ev->n_bytes, hex, e)))
+            return rc;
+        set_str(x, o, "blob", hex);
+    }
+    buf_clear(&x->line);
+    if ((rc = x->rc) || (rc = json_write(o, JSON_COMPACT, &x->line, e)) ||
+        (rc = buf_add_byte(&x->line, '\n', e)))
+        return rc;
+    x->n_events++;
+    return add(x, x->line.data, x->line.len, e);
+}
+
+static bool on_event(void *user, const struct tape_event *ev)
+{
+    struct exporter *x = user;
+    enum err rc = event_line(x, ev, x->e);
+    return keep(x, rc ? err_wrap(x->e, rc, "event %llu", (unsigned long long)ev->seq) : OK);
+}
+
+/* ---- session ----------------------------------------------------------------------------- */
+
+static void add_segments(struct exporter *x, const struct tape *t)
+{
+    for (size_t i = 0; i < t->view.n_segments && !x->redact; i++) {
+        const struct tape_segment *s = &t->tape_segments[i];
+        char hex[HEX_CHARS(HASH_BYTES)];
+        /* One that is being written has no end here but the tape's. */
+        if (!s->seg.len)
+            continue;
+        json_t *o = json_pack("{s:I, s:I, s:s, s:s}", "start", (json_int_t)s->seg.start, "len",
+                              (json_int_t)s->seg.len, "kind",
+                              s->seg.kind == SEGMENT_INPUT ? "input" : "generated", "mode",
+                              prefill_mode_name(s->seg.mode));
+        if (s->has_digest && !s->open) {
+            hex_encode(s->digest, sizeof s->digest, hex);
+            set_str(x, o, "digest", hex);
+            set(x, o, "rows", json_integer((json_int_t)s->n_rows));
+        }
+        append(x, "segments", o);
+    }
+    for (size_t i = 0; i < t->view.n_marks && !x->redact; i++)
+        append(x, "marks",
+               json_pack("{s:I, s:I}", "at", (json_int_t)t->marks[i].at, "from",
+                         (json_int_t)t->marks[i].from));
+}
+
+static bool on_turn(void *user, const char *session, const struct tape_turn *t)
+{
+    struct exporter *x = user;
+    (void)session;
+    json_t *o = json_pack("{s:s, s:I, s:I, s:s, s:s, s:I, s:I}", "id", t->id, "forcedNext",
+                          (json_int_t)t->forced_next, "step", (json_int_t)t->step, "state",
+                          t->finished ? t->state : "idle", "reason",
+                          t->finished ? t->reason : "cancelled", "firstSeq",
+                          (json_int_t)t->first_seq, "createdMs", (json_int_t)t->created_ms);
+    set_str(x, o, "clientMessageId", t->client_message);
+    set(x, o, "params", text_json(x, t->params));
+    set(x, o, "ledger", text_json(x, t->ledger));
+    append(x, "turns", o);
+    return keep(x, OK);
+}
+
+static bool on_call(void *user, const struct tape_call *c)
+{
+    struct exporter *x = user;
+    char hex[HEX_CHARS(HASH_BYTES)];
+    bool open = call_is_open(c->status);
+    json_t *o = json_pack(
+        "{s:s, s:s, s:s, s:I, s:I, s:s, s:b, s:b, s:I, s:I}", "id", c->id, "turn", c->turn,
+        "name", c->name, "step", (json_int_t)c->step, "index", (json_int_t)c->index, "status",
+        call_status_name(open ? CALL_INTERRUPTED : c->status), "isError", open || c->is_error,
+        "ingested", c->ingested, "createdMs", (json_int_t)c->created_ms, "endedMs",
+        (json_int_t)(open ? c->created_ms : c->ended_ms));
+    set_str(x, o, "item", c->item);
+    set(x, o, "arguments", text_json(x, c->arguments));
+    if (c->result && keep(x, add_blob(x, c->result, c->n_result, hex, x->e)))
+        set_str(x, o, "result", hex);
+    append(x, "calls", o);
+    return keep(x, OK);
+}
+
+static enum err add_session(struct exporter *x, const struct session_info *s,
+                            const struct tape *t, struct error *e)
+{
+    json_t *config = NULL;
+    enum err rc = parse(x, s->config, &config, e);
+    if (rc) {
+        json_decref(config);
+        return err_wrap(e, rc, "configuration");
+    }
+    bundle_reset_permissions(config);
+    x->session = json_pack("{s:o, s:I, s:[], s:[], s:[], s:[]}", "config", config, "tokens",
+                           (json_int_t)(x->redact ? 0 : t->view.n_ids), "segments", "marks",
+                           "turns", "calls");
+    if (!x->session)
+        return err_set(e, ERR_NOMEM, "bundle: out of memory");
+    add_segments(x, t);
+    if ((rc = x->rc) || (rc = tape_turns(x->st, s->id, on_turn, x, e)) || (rc = x->rc) ||
+        (rc = tape_calls(x->st, s->id, NULL, false, on_call, x, e)) || (rc = x->rc))
+        return rc;
+    AUTO(buf) struct buf text = BUF_INIT(BUNDLE_MAX_SESSION);
+    if ((rc = json_write(x->session, JSON_COMPACT, &text, e)))
+        return rc;
+    begin(x);
+    rc = add(x, text.data, text.len, e);
+    return rc ? rc : end(x, PART_SESSION, x->at[0] - text.len, e);
+}
+
+static enum err add_members(struct exporter *x, const struct session_info *s, struct error *e)
+{
+    AUTO(tape) struct tape t = {0};
+    enum err rc = tape_load(x->st, s->id, &t, e);
+    if (!rc && (t.damaged || s->damaged))
+        rc =
+            err_set(e, ERR_CORRUPT, "session %s is damaged: a bundle would hide that", s->name);
+    if (rc || (rc = add_session(x, s, &t, e)))
+        return rc;
+    uint64_t at = x->at[0];
+    begin(x);
+    if ((rc = tape_events(x->st, s->id, 0, 0, on_event, x, e)) || (rc = x->rc) ||
+        (rc = end(x, PART_ITEMS, at, e)))
+        return rc;
+    at = x->at[0];
+    begin(x);
+    if ((!x->redact && (rc = add(x, t.ids, (size_t)t.view.n_ids * 4, e))) ||
+        (rc = end(x, PART_TAPE, at, e)))
+        return rc;
+    return end_blobs(x, e);
+}
+
+/* ---- the file ---------------------------------------------------------------------------- */
+
+static enum err copy_member(struct exporter *x, struct archive_out *a,
+                            const struct bundle_file *f, uint8_t *piece, struct error *e)
+{
+    char name[ARCHIVE_NAME_CAP];
+    bundle_file_name(f, name);
+    enum err rc = archive_out_member(a, name, f->bytes, e);
+    int fd = x->fd[f->part == PART_BLOB];
+    for (uint64_t done = 0; done < f->bytes && !rc;) {
+        size_t n = f->bytes - done < PIECE ? (size_t)(f->bytes - done) : PIECE;
+        if (!(rc = fs_pread(fd, "bundle spool", piece, n, f->at + done, e)))
+            rc = archive_out_write(a, piece, n, e);
+        done += n;
+    }
+    return rc;
+}
+
+static enum err write_archive(struct exporter *x, struct archive_out *a, struct error *e)
+{
+    AUTO(buf) struct buf manifest = BUF_INIT(BUNDLE_MAX_MANIFEST);
+    AUTO_FREE uint8_t *piece = malloc(PIECE);
+    if (!piece)
+        return err_set(e, ERR_NOMEM, "bundle: out of memory");
+    enum err rc = bundle_manifest_write(&x->m, store_now_ms(x->st), &manifest, e);
+    if (rc || (rc = archive_out_member(a, "manifest.json", manifest.len, e)) ||
+        (rc = archive_out_write(a, manifest.data, manifest.len, e)))
+        return rc;
+    for (size_t i = 0; i < x->m.n_files && !rc; i++)
+        rc = copy_member(x, a, &x->m.files[i], piece, e);
+    return rc ? rc : archive_out_finish(a, e);
+}
+
+/* Temporary file beside path, fsync, rename, fsync of the folder. */
+static enum err write_file(struct exporter *x, const char *path, uint64_t *bytes,
+                           struct error *e)
+{
+    char tmp[FS_PATH_BYTES], folder[FS_PATH_BYTES];
+    const char *slash = strrchr(path, '/');
+    struct archive_out *a = NULL;
+    enum err rc = fs_path(tmp, sizeof tmp, e, "%s.tmp-XXXXXX", path);
+    if (!rc)
+        rc = fs_path(folder, sizeof folder, e, "%.*s",
+                     slash ? (int)(slash - path) + (slash == path) : 1, slash ? path : ".");
+    if (rc)
+        return rc;
+    AUTO_FD int fd = mkostemp(tmp, O_CLOEXEC);
+    if (fd < 0)
+        return err_sys(e, errno, "make %s", tmp);
+    if (!(rc = archive_out_open(fd, &a, e)) && !(rc = write_archive(x, a, e)))
+        rc = fs_sync(fd, path, e);
+    archive_out_free(a);
+    struct stat sb;
+    if (!rc && fstat(fd, &sb))
+        rc = err_sys(e, errno, "stat %s", tmp);
+    if (!rc && rename(tmp, path))
+        rc = err_sys(e, errno, "rename %s", tmp);
+    if (rc) {
+        unlink(tmp);
+        return rc;
+    }
+    *bytes = (uint64_t)sb.st_size;
+    return fs_sync_dir(folder, e);
+}
+
+enum err bundle_export(struct store *st, const struct bundle_export *b,
+                       struct bundle_exported *out, struct error *e)
+{
+    AUTO(session_info) struct session_info s = {0};
+    AUTO(exporter) struct exporter x = {.st = st, .redact = b->redact, .fd = {-1, -1}, .e = e};
+    struct session_row row;
+    struct error own;
+    if (!e)
+        x.e = e = &own;
+    buf_init(&x.line, 4 * (size_t)TAPE_JSON_MAX);
+    buf_init(&x.text, 2 * (size_t)TAPE_JSON_MAX);
+    enum err rc = session_row_read(st, b->session, &row, e);
+    if (rc || (rc = session_find(st, b->session, &s, e)) ||
+        (rc = bundle_spool_open(b->path, &x.fd[0], e)) ||
+        (rc = bundle_spool_open(b->path, &x.fd[1], e)))
+        return err_wrap(e, rc, "export");
+    snprintf(x.m.id, sizeof x.m.id, "%s", s.id);
+    snprintf(x.m.name, sizeof x.m.name, "%s", s.name);
+    x.m.redacted = b->redact;
+    uint64_t bytes = 0;
+    if ((rc = add_members(&x, &s, e)) || (rc = write_file(&x, b->path, &bytes, e)))
+        return err_wrap(e, rc, "export %s", s.name);
+    if (out)
+        *out = (struct bundle_exported){.tokens = x.m.files[PART_TAPE].bytes / 4,
+                                        .events = x.n_events,
+                                        .blobs = x.m.n_files - PART_BLOB,
+                                        .bytes = bytes,
+                                        .redacted = x.n_redacted};
+    return OK;
+}

@@ -1,0 +1,121 @@
+/* Importing a bundle: whatever the bytes are, it is refused as what it is and nothing is left
+ * behind; or it is taken, and then its own export is taken, too, and says the same. The first
+ * byte says how much is put right around the rest, because no mutation gets past a checksum:
+ *
+ *     0  nothing: a whole file
+ *     1  an archive, to be compressed
+ *     2  session.json, items.jsonl, tape.u32 and a blob with a 0 between, to be hashed and
+ * packed
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fs.h"
+#include "sessions/bundle.h"
+#include "tests/support/bundle_fixture.h"
+#include "tests/support/store_fixture.h"
+
+#define MAX_BYTES (1u << 18)
+#define N_MEMBERS 4
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static struct store_fixture world;
+static char file[128], again[128];
+
+static void need(bool cond)
+{
+    if (!cond)
+        abort();
+}
+
+static void end_world(void)
+{
+    store_close(world.st);
+    remove_tree(world.dir);
+}
+
+/* One store for all inputs: each leaves it as it was. */
+static void begin_world(void)
+{
+    if (world.st)
+        return;
+    snprintf(world.dir, sizeof world.dir, "/tmp/agentd-fuzz-XXXXXX");
+    need(mkdtemp(world.dir) != NULL);
+    snprintf(world.db, sizeof world.db, "%s/agentd.db", world.dir);
+    snprintf(file, sizeof file, "%s/in.bundle", world.dir);
+    snprintf(again, sizeof again, "%s/out.bundle", world.dir);
+    world.options = (struct store_options){
+        .db_path = world.db, .packs_dir = world.dir, .state_dir = world.dir};
+    need(store_open(&world.st, &world.options, NULL) == OK);
+    atexit(end_world);
+}
+
+static void write_members(const uint8_t *data, size_t size)
+{
+    struct bundle_member m[N_MEMBERS] = {
+        {"session.json", "", 0}, {"items.jsonl", "", 0}, {"tape.u32", "", 0}, {"", "", 0}};
+    char name[100];
+    size_t n = 0;
+    for (; n < N_MEMBERS && size; n++) {
+        const uint8_t *zero = n < N_MEMBERS - 1 ? memchr(data, 0, size) : NULL;
+        size_t len = zero ? (size_t)(zero - data) : size;
+        m[n].bytes = data;
+        m[n].n = len;
+        size -= len + (zero != NULL);
+        data += len + (zero != NULL);
+    }
+    bundle_blob_name(m[3].bytes, m[3].n, name);
+    m[3].name = name;
+    bundle_write_members(file, m, n < N_MEMBERS ? 3 : N_MEMBERS);
+}
+
+static bool count_one(void *user, const struct session_info *s)
+{
+    (void)s;
+    ++*(unsigned *)user;
+    return true;
+}
+
+static unsigned n_sessions(void)
+{
+    unsigned n = 0;
+    need(session_list(world.st, count_one, &n, NULL) == OK);
+    return n;
+}
+
+static void export_and_import(const struct bundle_imported *first)
+{
+    struct bundle_export x = {.session = first->id, .path = again};
+    struct bundle_import m = {.path = again, .cwd = "/"};
+    struct bundle_imported second;
+    need(bundle_export(world.st, &x, NULL, NULL) == OK);
+    need(bundle_import(world.st, &m, &second, NULL) == OK);
+    need(second.tokens == first->tokens && second.events == first->events &&
+         second.turns == first->turns && second.calls == first->calls);
+    need(session_delete(world.st, second.id, NULL) == OK);
+    need(session_delete(world.st, first->id, NULL) == OK);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct bundle_imported in;
+    struct error e = {0};
+    if (size == 0 || size > MAX_BYTES)
+        return 0;
+    begin_world();
+    if (data[0] == 1)
+        bundle_write_frame(file, data + 1, size - 1);
+    else if (data[0] == 2)
+        write_members(data + 1, size - 1);
+    else
+        need(fs_write_atomic(file, data + 1, size - 1, 0600, NULL) == OK);
+    struct bundle_import m = {.path = file, .cwd = "/"};
+    enum err rc = bundle_import(world.st, &m, &in, &e);
+    need(rc == OK || (rc == ERR_FORMAT && e.msg[0]));
+    if (!rc)
+        export_and_import(&in);
+    need(n_sessions() == 0);
+    return 0;
+}
