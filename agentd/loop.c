@@ -20,12 +20,13 @@
 #define BACKLOG 128
 #define STOP_MS 20000 /* longest time the clean end may take */
 #define STOP_LOOK_MS 5
+#define N_SIGNALS 3
 
 struct loop {
     struct daemon *daemon;
     uv_pipe_t listener;
     uv_poll_t engine, store;
-    uv_signal_t term, interrupt;
+    uv_signal_t signals[N_SIGNALS]; /* each ends the daemon as `daemon/shutdown` does */
     uv_timer_t stopping;
     uint64_t stop_ns;
     int n_open; /* handles that were initialised */
@@ -152,16 +153,31 @@ static enum err uv_fail(struct error *e, const char *what, int rc)
     return err_set(e, ERR_IO, "%s: %s", what, uv_strerror(rc));
 }
 
+/* A signal that is ignored stays so: that is how nohup keeps a daemon from its terminal's end.
+ */
+static void watch_signals(struct loop *l)
+{
+    static const int ends[N_SIGNALS] = {SIGTERM, SIGINT, SIGHUP};
+
+    for (size_t i = 0; i < N_SIGNALS; i++) {
+        struct sigaction was;
+        if (sigaction(ends[i], NULL, &was) == 0 && was.sa_handler != SIG_IGN)
+            uv_signal_start(&l->signals[i], on_signal, ends[i]);
+    }
+}
+
 static enum err start(struct loop *l, int fd, struct error *e)
 {
     struct daemon *d = l->daemon;
     int own = fcntl(fd, F_DUPFD_CLOEXEC, 0), rc; /* uv closes what it is given */
 
     uv_timer_init(d->loop, &l->stopping);
-    uv_signal_init(d->loop, &l->term);
-    uv_signal_init(d->loop, &l->interrupt);
+    for (size_t i = 0; i < N_SIGNALS; i++) {
+        uv_signal_init(d->loop, &l->signals[i]);
+        l->signals[i].data = l;
+    }
     uv_pipe_init(d->loop, &l->listener, 0);
-    l->stopping.data = l->term.data = l->interrupt.data = l->listener.data = l;
+    l->stopping.data = l->listener.data = l;
     if (own < 0)
         return err_set(e, ERR_IO, "socket");
     if ((rc = uv_pipe_open(&l->listener, own))) {
@@ -177,8 +193,7 @@ static enum err start(struct loop *l, int fd, struct error *e)
     l->engine.data = l->store.data = l;
     uv_poll_start(&l->engine, UV_READABLE, on_engine);
     uv_poll_start(&l->store, UV_READABLE, on_store);
-    uv_signal_start(&l->term, on_signal, SIGTERM);
-    uv_signal_start(&l->interrupt, on_signal, SIGINT);
+    watch_signals(l);
     return OK;
 }
 

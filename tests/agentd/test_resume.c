@@ -3,6 +3,7 @@
 #include "tests/support/test.h"
 
 #include <dirent.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <time.h>
 #include <unistd.h>
@@ -104,10 +105,9 @@ static void test_idle_session_comes_back_from_ssd(void **state)
     daemon_remove(&d);
 }
 
-/* SIGTERM in the middle of a run: the state is saved, and the run goes on at the next start. */
-static void test_clean_end_in_a_run(void **state)
+/* The state is saved, and the run goes on at the next start. */
+static void end_in_a_run(int signal)
 {
-    (void)state;
     struct daemon_fixture d;
     char id[27];
     daemon_make(&d, "{\"text\":\"a slow thought that takes its time</think>and an answer" EOS
@@ -118,7 +118,8 @@ static void test_clean_end_in_a_run(void **state)
     daemon_prompt(c, id, "go");
     nap(400);
     client_free(c);
-    assert_int_equal(daemon_stop(&d), 0);
+    kill(d.pid, signal);
+    assert_int_equal(daemon_wait_death(&d), 0);
     daemon_start(&d, NULL);
     c = daemon_connect(&d, NULL, NULL);
     json_t *a = answer_of(c, id);
@@ -131,6 +132,13 @@ static void test_clean_end_in_a_run(void **state)
     json_decref(a);
     client_free(c);
     daemon_remove(&d);
+}
+
+static void test_clean_end_in_a_run(void **state)
+{
+    (void)state;
+    end_in_a_run(SIGTERM);
+    end_in_a_run(SIGHUP); /* its terminal was closed */
 }
 
 /* Killed inside a long prompt: what was saved midway is not computed again. */

@@ -157,7 +157,7 @@ static void test_wrong_command_lines(void **state)
     assert_int_equal(SCORE("-m", MODEL, "--cut", "5"), EXIT_USAGE);
     assert_int_equal(SCORE("-m", MODEL, "--cut", "269", "--resume", "exact"), EXIT_USAGE);
     assert_int_equal(SCORE("-m", MODEL, "--cut", "5", "--resume", "warm"), EXIT_USAGE);
-    assert_int_equal(SCORE("-m", MODEL, "--precision", "official"), EXIT_MODEL);
+    assert_int_equal(SCORE("-m", MODEL, "--precision", "official"), EXIT_DONE);
     assert_int_equal(SCORE("-m", MODEL, "--backend", "cuda"), EXIT_MODEL);
 }
 
