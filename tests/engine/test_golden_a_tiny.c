@@ -179,18 +179,18 @@ static void run_math(const char *backend, uint32_t chunk)
     teardown(&f);
 }
 
-/* A single FP8 or FP4 rounding flip moves a value by one grid step; what follows moves with it.
- */
+/* An FP8 flip of a window key moves logits by 1e-4 or so. No row of the caches flips here, in
+ * any numerics class. */
 static void run_fp32kvq(const char *backend)
 {
     struct golden_run run = {backend, PRECISION_FP32KVQ, 0, true};
     struct fixture f;
     setup(&f, &run, CASE "expected_fp32kvq.safetensors");
     check_engram_rows(&f);
-    check_logits(&f, 1e-3, 0.05, 5e-2);
-    check_planes(&f, 1e-5, 0.01, 1);
-    assert_true(differing_selections(&f) <= 0.01);
-    assert_true(differing_routes(&f) <= 0.01);
+    check_logits(&f, 1e-3, 0, 1e-3);
+    check_planes(&f, 1e-5, 0, 1e-5);
+    assert_true(differing_selections(&f) <= 0);
+    assert_true(differing_routes(&f) <= 0);
     teardown(&f);
 }
 

@@ -18,7 +18,7 @@ struct tolerance {
 };
 
 static const struct tolerance MATH = {1e-4, 0, 1e-4, 2e-5, 0, 2e-5, 0};
-static const struct tolerance FP32KVQ = {1e-4, 0.1, 5e-2, 1e-6, 0.01, 0.5, 0.02};
+static const struct tolerance FP32KVQ = {1e-5, 0, 1e-5, 1e-6, 0, 1e-6, 0};
 
 static void read_segments(struct segment *out)
 {
