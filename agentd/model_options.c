@@ -19,6 +19,7 @@ enum err model_open(const struct model_options *o, struct engine **out, struct e
         .isa = o->isa,
         .n_threads = (uint32_t)o->threads,
         .chunk_tokens = (uint32_t)o->chunk,
+        .draft_tokens = (uint32_t)o->draft,
         .digests = true,
     };
 
@@ -39,6 +40,7 @@ void model_args(const struct model_options *o, struct model_args *out)
 
     snprintf(out->threads, sizeof(out->threads), "%" PRId64, o->threads);
     snprintf(out->chunk, sizeof(out->chunk), "%" PRId64, o->chunk);
+    snprintf(out->draft, sizeof(out->draft), "%" PRId64, o->draft);
     if (o->model) {
         v[n++] = "--model";
         v[n++] = o->model;
@@ -59,5 +61,7 @@ void model_args(const struct model_options *o, struct model_args *out)
     v[n++] = out->threads;
     v[n++] = "--chunk";
     v[n++] = out->chunk;
+    v[n++] = "--draft";
+    v[n++] = out->draft;
     v[n] = NULL;
 }

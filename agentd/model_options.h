@@ -11,7 +11,7 @@ struct model_options {
     const char *engine;     /* "script:FILE"; NULL: the checkpoint itself */
     int backend, precision; /* indices of the tables in model_options.c */
     const char *isa;
-    int64_t threads, chunk;
+    int64_t threads, chunk, draft;
 };
 
 /* Entries for a command's option table; `base` is the offset of the struct model_options. */
@@ -54,9 +54,11 @@ extern const char *const model_backends[], *const model_precisions[];
          NULL,                                                                                 \
          "threads of the model (default: all cores)",                                          \
          false},                                                                               \
+        {"chunk", 0,       OPTION_INT, offsetof(type, member.chunk),    "N",                   \
+         0,       1 << 20, NULL,       "most input tokens of one step", false},                \
     {                                                                                          \
-        "chunk", 0, OPTION_INT, offsetof(type, member.chunk), "N", 0, 1 << 20, NULL,           \
-            "most input tokens of one step", false                                             \
+        "draft", 0, OPTION_INT, offsetof(type, member.draft), "N", 0, 15, NULL,                \
+            "tokens that the draft layers guess ahead (default: 0, off)", false                \
     }
 
 /* ERR_INVAL: neither or a malformed engine; errors of engine_open_model and _script. Digests of
@@ -64,12 +66,12 @@ extern const char *const model_backends[], *const model_precisions[];
 NODISCARD enum err model_open(const struct model_options *o, struct engine **out,
                               struct error *e);
 
-#define MODEL_ARGS 16
+#define MODEL_ARGS 20
 /* The command line that gives the same options, NULL at its end. Numbers are written to
  * `scratch`; the rest is borrowed from o. */
 struct model_args {
     const char *argv[MODEL_ARGS];
-    char threads[24], chunk[24];
+    char threads[24], chunk[24], draft[24];
 };
 void model_args(const struct model_options *o, struct model_args *out);
 

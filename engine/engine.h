@@ -39,6 +39,8 @@ struct engine_options {
     const char *isa; /* for cpu: "avx512bf16", "avx512", "avx2", "portable"; NULL: best here */
     uint32_t n_threads;    /* 0: all cores */
     uint32_t chunk_tokens; /* most input tokens of one step; 0: the backend's choice */
+    uint32_t draft_tokens; /* guesses of the draft layers to check in a step; 0: none. What is
+                              generated is the same, at any temperature */
     bool digests;          /* keep a running digest of the logits of every computed row */
     bool no_weight_digest; /* `score` and benches: skip hashing the shards (no fingerprint) */
 };
@@ -159,7 +161,8 @@ struct engine_event {
 /* True while any sequence has work. */
 bool engine_has_work(const struct engine *m);
 
-/* One scheduling step: at most one chunk of input and one token of every generating sequence.
+/* One scheduling step: at most one chunk of input and one token of every generating sequence,
+ * or, with draft_tokens, up to draft_tokens + 1 of them in one event.
  * Writes at most cap events (cap >= 8; sequences beyond wait for the next step). */
 NODISCARD enum err engine_step(struct engine *m, struct engine_event *events, size_t cap,
                                size_t *n_events, struct error *e);

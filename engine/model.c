@@ -193,6 +193,17 @@ static enum err check_checkpoint(const struct model *m, struct error *e)
     return rc;
 }
 
+static enum err choose_drafts(struct model *m, uint32_t n, struct error *e)
+{
+    if (n && !m->config.n_drafts)
+        return err_set(e, ERR_UNSUPPORTED, "%u draft tokens, the model has no draft layers", n);
+    if (n > m->config.draft_block)
+        return err_set(e, ERR_INVAL, "%u draft tokens, dspark_block_size is %u", n,
+                       m->config.draft_block);
+    m->draft_tokens = n;
+    return OK;
+}
+
 static enum err open_all(struct model *m, const char *dir, const struct engine_options *o,
                          struct error *e)
 {
@@ -204,8 +215,8 @@ static enum err open_all(struct model *m, const char *dir, const struct engine_o
     m->digests = o->digests;
     choose_precision(m, o->precision);
     if ((rc = config_load(&m->config, dir, e)) || (rc = check_caps(&m->config, e)) ||
-        (rc = open_backend(m, o, e)) || (rc = safetensors_open_dir(&m->st, dir, e)) ||
-        (rc = check_checkpoint(m, e)) ||
+        (rc = choose_drafts(m, o->draft_tokens, e)) || (rc = open_backend(m, o, e)) ||
+        (rc = safetensors_open_dir(&m->st, dir, e)) || (rc = check_checkpoint(m, e)) ||
         (rc = weights_load(&m->weights, &m->config, m->st, &m->k, e)) ||
         (rc = open_text(m, dir, e)) || (rc = make_rope(m, false, &m->rope_plain, e)) ||
         (rc = make_rope(m, true, &m->rope_yarn, e)) || (rc = describe(m, dir, o, e)) ||

@@ -14,6 +14,13 @@ void engine_limit_chunk(struct engine *m, uint32_t n_tokens)
     model_of(m)->chunk_limit = n_tokens;
 }
 
+void engine_draft_counts(const struct engine *engine, uint64_t *n_guessed, uint64_t *n_right)
+{
+    const struct model *m = (const struct model *)(const void *)engine;
+    *n_guessed = m->n_guessed;
+    *n_right = m->n_guessed_right;
+}
+
 const struct config *engine_config(const struct engine *m)
 {
     return &((const struct model *)(const void *)m)->config;

@@ -50,6 +50,9 @@ uint32_t engine_plane_width(const struct engine *m, uint32_t plane);
 /* Value and gate [2][head_dim] of the unfinished group of KV source number i; NULL if none. */
 const float *engine_read_pending(const struct seq *s, uint32_t source);
 
+/* Tokens that the draft layers guessed since the engine was opened, and how many were right. */
+void engine_draft_counts(const struct engine *m, uint64_t *n_guessed, uint64_t *n_right);
+
 struct config;
 const struct config *engine_config(const struct engine *m);
 

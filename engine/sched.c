@@ -1,12 +1,16 @@
-/* engine_step(): at most one chunk of input and one token of every generating sequence. */
+/* engine_step(): at most one chunk of input and one token of every generating sequence,
+ * or with drafts several. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/hash.h"
+#include "engine/draft.h"
 #include "engine/forward.h"
 #include "engine/sample.h"
 #include "engine/seq.h"
+
+static_assert(CONFIG_MAX_DRAFT_BLOCK < ENGINE_EVENT_IDS, "what a step decides is one event");
 
 /* Most events of one sequence in one step. */
 #define EVENTS_PER_SEQ 2
@@ -64,27 +68,31 @@ static void digest_row(struct seq_digest *d, uint64_t position, const float *log
     d->n_rows++;
 }
 
-/* Logits of the run's n_out last rows, for the digest and the observer. */
+/* One computed row's logits: for the digest and the observer, and the next draw. */
+static void see_row(struct model *m, struct model_seq *s, uint64_t position, const float *row,
+                    struct seq_digest *digest)
+{
+    if (m->digests)
+        digest_row(digest, position, row, m->config.vocab_size);
+    if (m->observer.logits)
+        m->observer.logits(m->observer.user, &s->seq, position, row);
+    m->logits_row = row;
+    m->logits_of = s;
+}
+
+/* Logits of the run's n_out last rows, where somebody looks at them. */
 static enum err look_at_rows(struct model *m, struct model_seq *s, uint64_t end, uint32_t n_out,
                              struct seq_digest *digest, struct error *e)
 {
-    uint32_t vocab = m->config.vocab_size;
     bool wanted = m->digests || m->observer.logits;
     for (uint32_t i = 0; wanted && i < n_out;) {
         uint32_t n = n_out - i < LOGIT_ROWS ? n_out - i : LOGIT_ROWS;
         enum err rc = forward_logits(m, m->work->h + (size_t)i * m->config.dim, n, e);
         if (rc)
             return rc;
-        for (uint32_t k = 0; k < n; k++) {
-            uint64_t position = end - n_out + i + k;
-            const float *row = m->work->logits + (size_t)k * vocab;
-            if (m->digests)
-                digest_row(digest, position, row, vocab);
-            if (m->observer.logits)
-                m->observer.logits(m->observer.user, &s->seq, position, row);
-            m->logits_row = row;
-            m->logits_of = s;
-        }
+        for (uint32_t k = 0; k < n; k++)
+            see_row(m, s, end - n_out + i + k,
+                    m->work->logits + (size_t)k * m->config.vocab_size, digest);
         i += n;
     }
     return OK;
@@ -99,36 +107,55 @@ static void push_history(uint32_t *history, const uint32_t *ids, uint32_t n)
     }
 }
 
+static uint32_t *history_of(struct model_seq *s)
+{
+    return s->work.kind == WORK_REBUILD ? s->work.history : s->history;
+}
+
+static struct run make_run(struct model_seq *s, const uint32_t *ids, uint64_t pos0, uint32_t n)
+{
+    struct run r = {.seq = &s->seq,
+                    .kv = &s->kv,
+                    .ids = ids,
+                    .history =
+                        history_of(s) + CONFIG_MAX_NGRAM - model_of_seq(s)->config.engram_ngram,
+                    .pos0 = pos0,
+                    .n = n,
+                    .replay = s->work.kind == WORK_REBUILD,
+                    .rows = s->importing};
+    memcpy(r.from, s->work.from, sizeof(r.from));
+    memcpy(r.lo, s->work.lo, sizeof(r.lo));
+    return r;
+}
+
+/* The run's first n tokens become part of the sequence. last: the collapsed row of the last
+ * one; NULL: not all layers computed it. */
+static void keep(struct model_seq *s, const struct run *r, uint32_t n, const float *last,
+                 const struct seq_digest *digest)
+{
+    size_t n_bytes = model_of_seq(s)->config.dim * sizeof(*s->last);
+    forward_commit(model_of_seq(s), r, n);
+    push_history(history_of(s), r->ids, n);
+    s->has_last = last != NULL;
+    memset(s->last, 0, n_bytes);
+    if (last)
+        memcpy(s->last, last, n_bytes);
+    s->digest = *digest;
+}
+
 /* Runs n ids from pos0 on and makes them part of the sequence. fresh: a segment starts here. */
 static enum err run_ids(struct model_seq *s, const uint32_t *ids, uint64_t pos0, uint32_t n,
                         bool fresh, struct error *e)
 {
     struct model *m = model_of_seq(s);
-    bool replay = s->work.kind == WORK_REBUILD;
-    uint32_t *history = replay ? s->work.history : s->history;
-    struct run r = {.seq = &s->seq,
-                    .kv = &s->kv,
-                    .ids = ids,
-                    .history = history + CONFIG_MAX_NGRAM - m->config.engram_ngram,
-                    .pos0 = pos0,
-                    .n = n,
-                    .replay = replay,
-                    .rows = s->importing};
-    memcpy(r.from, s->work.from, sizeof(r.from));
-    memcpy(r.lo, s->work.lo, sizeof(r.lo));
+    struct run r = make_run(s, ids, pos0, n);
     struct seq_digest digest = fresh ? (struct seq_digest){0} : s->digest;
     uint32_t n_out = 0;
     m->logits_of = NULL;
     enum err rc = forward_run(m, &r, &n_out, e);
-    if (rc || (!replay && (rc = look_at_rows(m, s, pos0 + n, n_out, &digest, e))))
+    if (rc || (!r.replay && (rc = look_at_rows(m, s, pos0 + n, n_out, &digest, e))))
         return rc;
-    forward_commit(m, &r, n);
-    push_history(history, ids, n);
-    s->has_last = n_out > 0;
-    memset(s->last, 0, m->config.dim * sizeof(*s->last));
-    if (n_out)
-        memcpy(s->last, m->work->last, m->config.dim * sizeof(*s->last));
-    s->digest = digest;
+    keep(s, &r, n, n_out ? m->work->last : NULL, &digest);
     return OK;
 }
 
@@ -242,18 +269,118 @@ static enum err sample_next(struct event_list *l, struct model_seq *s, struct er
     return OK;
 }
 
+/* ---- with drafts ---------------------------------------------------------------------------
+ */
+
+/* How many guesses can be of use in this step. */
+static uint32_t n_guesses(const struct model *m, const struct queued *q)
+{
+    uint64_t left = q->max_tokens - q->n_new;
+    if (q->cancelled) /* what was reported is computed, nothing more */
+        return 0;
+    return left < m->draft_tokens ? (uint32_t)left : m->draft_tokens;
+}
+
+/* Which guesses were right, and what follows them. */
+struct verdict {
+    uint32_t n_right;
+    bool has_next; /* false: the last right one ends the run */
+    uint32_t next;
+};
+
+/* Draws the token of every position as if there were no guesses, up to the first wrong one. */
+static enum err judge(struct model *m, struct model_seq *s, const struct draft *d,
+                      struct verdict *v, struct error *e)
+{
+    const struct queued *q = &s->work;
+    uint32_t vocab = m->config.vocab_size;
+    *v = (struct verdict){0};
+    for (;;) {
+        bool at_end = v->n_right && d->ids[v->n_right - 1] == m->config.eos_id;
+        if (at_end || q->n_new + v->n_right == q->max_tokens)
+            return OK;
+        enum err rc =
+            sample_token(&q->sampling, m->work->logits + (size_t)v->n_right * vocab, vocab,
+                         s->kv.n_tokens + 1 + v->n_right, m->sampler, &v->next, e);
+        if (rc)
+            return rc;
+        if (v->n_right == d->n || v->next != d->ids[v->n_right]) {
+            v->has_next = true;
+            return OK;
+        }
+        v->n_right++;
+    }
+}
+
+/* The reported token and the guesses behind it in one run, of which the right ones are kept.
+ * Nothing has happened where this fails. */
+static enum err check_drafts(struct model_seq *s, const struct draft *d, struct verdict *v,
+                             struct error *e)
+{
+    struct model *m = model_of_seq(s);
+    const struct queued *q = &s->work;
+    uint32_t ids[1 + CONFIG_MAX_DRAFT_BLOCK] = {q->next}, n_out = 0;
+    memcpy(ids + 1, d->ids, d->n * sizeof(*ids));
+    struct run r = make_run(s, ids, s->kv.n_tokens, 1 + d->n);
+    struct seq_digest digest =
+        !q->resumes && q->n_new == 1 ? (struct seq_digest){0} : s->digest;
+    m->logits_of = NULL;
+    enum err rc = forward_run(m, &r, &n_out, e);
+    if (rc)
+        return rc;
+    assert(n_out == r.n); /* every layer runs on generated tokens */
+    if ((rc = forward_logits(m, m->work->h, n_out, e)) || (rc = judge(m, s, d, v, e)))
+        return rc;
+    for (uint32_t i = 0; i <= v->n_right; i++)
+        see_row(m, s, r.pos0 + i, m->work->logits + (size_t)i * m->config.vocab_size, &digest);
+    keep(s, &r, 1 + v->n_right, m->work->h + (size_t)v->n_right * m->config.dim, &digest);
+    return OK;
+}
+
+static enum err step_drafted(struct event_list *l, struct model_seq *s, uint32_t n,
+                             struct error *e)
+{
+    struct model *m = model_of_seq(s);
+    struct queued *q = &s->work;
+    uint64_t first = s->kv.n_tokens + 1;
+    struct draft d;
+    struct verdict v;
+    enum err rc = draft_propose(m, s, q->next, &q->sampling, n, &d, e);
+    if (rc || (rc = check_drafts(s, &d, &v, e)))
+        return rc == ERR_CANCELLED ? OK : rc;
+    m->n_guessed += d.n;
+    m->n_guessed_right += v.n_right;
+    q->n_new += v.n_right + v.has_next;
+    q->has_next = v.has_next;
+    q->next = v.next;
+    struct engine_event *ev = add_event(l, s, ENGINE_TOKENS);
+    ev->first_position = first;
+    ev->n_ids = v.n_right + v.has_next;
+    memcpy(ev->ids, d.ids, v.n_right * sizeof(*ev->ids));
+    if (v.has_next)
+        ev->ids[v.n_right] = v.next;
+    else if (d.ids[v.n_right - 1] == m->config.eos_id)
+        finish(l, s, END_EOS);
+    else
+        finish(l, s, END_LENGTH);
+    return OK;
+}
+
 static enum err step_generate(struct event_list *l, struct model_seq *s, struct error *e)
 {
     struct queued *q = &s->work;
     if (!q->has_next)
         return sample_next(l, s, e);
+    uint32_t id = q->next, eos = model_of_seq(s)->config.eos_id;
+    uint32_t guesses = id == eos ? 0 : n_guesses(model_of_seq(s), q);
+    if (guesses)
+        return step_drafted(l, s, guesses, e);
     bool fresh = !q->resumes && q->n_new == 1;
-    uint32_t id = q->next;
     enum err rc = run_ids(s, &id, s->kv.n_tokens, 1, fresh, e);
     if (rc)
         return rc;
     q->has_next = false;
-    if (id == model_of_seq(s)->config.eos_id)
+    if (id == eos)
         finish(l, s, END_EOS);
     else if (q->n_new == q->max_tokens)
         finish(l, s, END_LENGTH);
