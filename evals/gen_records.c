@@ -101,7 +101,7 @@ static bool selects(const struct question *q, const struct record *x)
     case 2:
         return x->job == q->job;
     default:
-        return x->town == q->town && x->year == q->year;
+        return x->job == q->job && x->town == q->town && x->year == q->year;
     }
 }
 
@@ -168,8 +168,8 @@ static enum err ask(const struct ledger_book *t, struct pyrandom *r, uint32_t i,
                         ending);
         break;
     default:
-        rc = buf_printf(question, e, "Who in %s was born in %u?%s", towns[q.town], q.year,
-                        ending);
+        rc = buf_printf(question, e, "Which people born in %u are %s in %s?%s", q.year,
+                        jobs[q.job], towns[q.town], ending);
     }
     return rc;
 }
@@ -232,7 +232,8 @@ static bool read_question(const char *text, struct asked *q)
         q->what = TOTAL;
     else if (sscanf(text, "Who paid most among those who are %31[a-z]?", q->job) == 1)
         q->what = MOST;
-    else if (sscanf(text, "Who in %31[A-Za-z] was born in %d?", q->town, &q->year) == 2)
+    else if (sscanf(text, "Which people born in %d are %31[a-z] in %31[A-Za-z]?", &q->year,
+                    q->job, q->town) == 3)
         q->what = NAMES;
     else
         return false;
