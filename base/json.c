@@ -44,7 +44,8 @@ enum err json_parse(const char *text, size_t n, const struct json_limits *limits
         flags |= JSON_ALLOW_NUL;
     json_error_t why;
     json_t *j = json_loadb(text, n, flags, &why);
-    if (!j && json_error_code(&why) == json_error_out_of_memory)
+    /* Mostly jansson says nothing at all when memory is out. */
+    if (!j && (!why.text[0] || json_error_code(&why) == json_error_out_of_memory))
         return err_set(e, ERR_NOMEM, "JSON: no memory for %zu bytes of text", n);
     if (!j)
         return err_set(e, ERR_FORMAT, "JSON: line %d column %d: %s", why.line, why.column,
