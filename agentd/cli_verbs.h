@@ -16,6 +16,7 @@ extern const struct command cli_ps_command, cli_fork_command, cli_rename_command
 extern const struct command cli_eval_command;
 extern const struct command cli_rewind_command, cli_compact_command, cli_log_command;
 extern const struct command cli_export_command, cli_import_command;
+extern const struct command cli_config_command;
 extern const struct command cli_status_command, cli_tools_command, cli_approvals_command,
     cli_approve_command, cli_deny_command;
 
@@ -38,6 +39,7 @@ int cli_compact(int argc, char **argv);
 int cli_log(int argc, char **argv);
 int cli_export(int argc, char **argv);
 int cli_import(int argc, char **argv);
+int cli_config(int argc, char **argv);
 int cli_status(int argc, char **argv);
 int cli_eval(int argc, char **argv);
 int cli_tools(int argc, char **argv);

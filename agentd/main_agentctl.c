@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "agentd/cli_verbs.h"
+#include "agentd/settings.h"
 
 /* In the order that `agentctl help` shows. */
 static const struct cli_verb verbs[] = {
@@ -18,7 +19,7 @@ static const struct cli_verb verbs[] = {
     {&cli_import_command, cli_import},   {&cli_approvals_command, cli_approvals},
     {&cli_approve_command, cli_approve}, {&cli_deny_command, cli_deny},
     {&cli_tools_command, cli_tools},     {&cli_status_command, cli_status},
-    {&cli_eval_command, cli_eval},
+    {&cli_config_command, cli_config},   {&cli_eval_command, cli_eval},
 };
 
 #define N_VERBS (sizeof verbs / sizeof *verbs)
@@ -42,8 +43,105 @@ static void complete_options(const struct option_table *t)
         printf(" --%s", t->options[i].name);
 }
 
+/* In single quotes: a quote ends them, stands for itself, and begins them again. */
+static void print_quoted(const char *s, const char *also)
+{
+    for (; *s; s++)
+        if (*s == '\'')
+            fputs("'\\''", stdout);
+        else
+            printf("%s%c", strchr(also, *s) ? "\\" : "", *s);
+}
+
+static bool takes_value(const struct option *o)
+{
+    return o->kind != OPTION_FLAG && o->kind != OPTION_COUNT;
+}
+
+static void zsh_options(const struct option_table *t)
+{
+    for (size_t i = 0; i < t->n; i++) {
+        const struct option *o = &t->options[i];
+        printf(" \\\n            '--%s%s[", o->name, takes_value(o) ? "=" : "");
+        print_quoted(o->help, "[]:");
+        fputs("]", stdout);
+        if (takes_value(o)) {
+            printf(":%s:", o->value_name);
+            for (size_t k = 0; o->choices && o->choices[k]; k++)
+                printf("%s%s", k ? " " : "(", o->choices[k]);
+            fputs(o->choices ? ")" : "_files", stdout);
+        }
+        fputs("'", stdout);
+    }
+}
+
+static int completion_zsh(void)
+{
+    printf("#compdef agentctl\n"
+           "_agentctl() {\n"
+           "    local -a verbs\n"
+           "    verbs=(");
+    for (size_t i = 0; i < N_VERBS; i++) {
+        printf("\n        '%s:", verbs[i].command->name);
+        print_quoted(verbs[i].command->summary, ":");
+        fputs("'", stdout);
+    }
+    printf(")\n"
+           "    if (( CURRENT == 2 )); then\n"
+           "        _describe verb verbs\n"
+           "        return\n"
+           "    fi\n"
+           "    local verb=$words[2]\n"
+           "    shift words\n"
+           "    (( CURRENT-- ))\n"
+           "    case $verb in\n");
+    for (size_t i = 0; i < N_VERBS; i++) {
+        printf("    %s)\n        _arguments", verbs[i].command->name);
+        zsh_options(&verbs[i].command->own);
+        zsh_options(&verbs[i].command->common);
+        printf(" \\\n            '*:session:($(agentctl ps -a --names 2>/dev/null))' ;;\n");
+    }
+    printf("    esac\n"
+           "}\n"
+           "compdef _agentctl agentctl\n");
+    return EXIT_DONE;
+}
+
+static void fish_options(const char *verb, const struct option_table *t)
+{
+    for (size_t i = 0; i < t->n; i++) {
+        const struct option *o = &t->options[i];
+        printf("complete -c agentctl -n '__fish_seen_subcommand_from %s' -l %s", verb, o->name);
+        if (o->letter)
+            printf(" -s %c", o->letter);
+        if (takes_value(o))
+            fputs(" -r", stdout);
+        for (size_t k = 0; o->choices && o->choices[k]; k++)
+            printf("%s%s", k ? " " : " -a '", o->choices[k]);
+        fputs(o->choices ? "' -d '" : " -d '", stdout);
+        print_quoted(o->help, "");
+        fputs("'\n", stdout);
+    }
+}
+
+static int completion_fish(void)
+{
+    printf("complete -c agentctl -f\n");
+    for (size_t i = 0; i < N_VERBS; i++) {
+        const struct command *c = verbs[i].command;
+        printf("complete -c agentctl -n __fish_use_subcommand -a %s -d '", c->name);
+        print_quoted(c->summary, "");
+        fputs("'\n", stdout);
+        fish_options(c->name, &c->own);
+        fish_options(c->name, &c->common);
+    }
+    printf("complete -c agentctl -n 'not __fish_use_subcommand' "
+           "-a '(agentctl ps -a --names 2>/dev/null)'\n");
+    return EXIT_DONE;
+}
+
 /* A bash completion made from the tables that the verbs parse by. */
-static int completion(void)
+static int completion_bash(void)
 {
     printf("_agentctl() {\n"
            "    local cur=${COMP_WORDS[COMP_CWORD]} words=\n"
@@ -69,6 +167,36 @@ static int completion(void)
     return EXIT_DONE;
 }
 
+static int completion(const char *shell)
+{
+    if (!strcmp(shell, "bash"))
+        return completion_bash();
+    if (!strcmp(shell, "zsh"))
+        return completion_zsh();
+    if (!strcmp(shell, "fish"))
+        return completion_fish();
+    fprintf(stderr, "agentctl completion: want bash, zsh or fish, is \"%.40s\"\n", shell);
+    return EXIT_USAGE;
+}
+
+/* With the options of agentd.conf and the environment in front of its own. config is how one
+ * finds out what is wrong with these, and takes none; nor does a verb that only hands on what
+ * it was given. */
+static int run_verb(const struct cli_verb *v, int argc, char **argv)
+{
+    const char *const sections[] = {"agentctl", v->command->name, NULL};
+    struct settings s = {0};
+    struct error e;
+    if (v->run == cli_config || !v->command->common.n)
+        return v->run(argc, argv);
+    enum err rc = settings_load(&s, &e);
+    if (!rc)
+        rc = settings_argv(&s, v->command, sections, true, argc, argv, &e);
+    int code = rc ? cli_usage(v->command, "%s", e.msg) : v->run(s.argc, s.argv);
+    settings_fini(&s);
+    return code;
+}
+
 int main(int argc, char **argv)
 {
     const char *name = argc < 2 ? "" : argv[1];
@@ -81,10 +209,10 @@ int main(int argc, char **argv)
         return EXIT_DONE;
     }
     if (!strcmp(name, "completion"))
-        return completion();
+        return completion(argc > 2 ? argv[2] : "bash");
     for (size_t i = 0; i < N_VERBS; i++)
         if (!strcmp(name, verbs[i].command->name))
-            return verbs[i].run(argc - 1, argv + 1);
+            return run_verb(&verbs[i], argc - 1, argv + 1);
     if (*name)
         fprintf(stderr, "agentctl: unknown verb \"%s\" (agentctl help lists them)\n", name);
     else

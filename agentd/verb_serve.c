@@ -13,6 +13,7 @@
 #include "agentd/listen.h"
 #include "agentd/loop.h"
 #include "agentd/model_options.h"
+#include "agentd/settings.h"
 #include "agentd/store_thread.h"
 #include "agentd/turn.h"
 #include "agentd/verbs.h"
@@ -63,6 +64,7 @@ static const struct command command = {
 
 /* Everything that is opened, in the order of opening. */
 struct service {
+    struct settings settings; /* options borrows from it */
     struct serve_options options;
     struct listen listen;
     struct store *store;
@@ -227,7 +229,8 @@ static enum err serve(struct service *s, struct error *e)
 int verb_serve(int argc, char **argv)
 {
     struct service *s = calloc(1, sizeof(*s));
-    struct options parsed;
+    static const char *const sections[] = {"serve", NULL};
+    struct options parsed = {0};
     struct error e = {0};
 
     if (!s)
@@ -235,13 +238,19 @@ int verb_serve(int argc, char **argv)
     s->listen = (struct listen)LISTEN_INIT;
     s->options = (struct serve_options){
         .log_level = LOG_INFO, .resident = DEFAULT_RESIDENT, .save_every = DEFAULT_SAVE_EVERY};
-    enum err rc =
-        options_parse(&command, argc, (const char *const *)argv, &s->options, &parsed, &e);
+    enum err rc = settings_load(&s->settings, &e);
+    if (!rc)
+        rc = settings_argv(&s->settings, &command, sections, true, argc, argv, &e);
+    if (!rc)
+        rc = options_parse(&command, s->settings.argc,
+                           (const char *const *)(void *)s->settings.argv, &s->options, &parsed,
+                           &e);
     if (rc || parsed.help) {
         if (rc)
             fprintf(stderr, "agentd serve: %s\n", e.msg);
         else
             options_usage(&command, "agentd", stdout);
+        settings_fini(&s->settings);
         free(s);
         return rc ? EXIT_USAGE : EXIT_DONE;
     }
@@ -256,6 +265,7 @@ int verb_serve(int argc, char **argv)
     uv_loop_close(&s->uv);
     int code = rc ? verb_fail("serve", rc, &e) : EXIT_DONE;
     log_close();
+    settings_fini(&s->settings);
     free(s);
     return code;
 }

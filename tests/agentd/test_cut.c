@@ -277,6 +277,42 @@ static void test_summary_must_be_smaller(void **state)
     daemon_remove(&d);
 }
 
+/* CommandCodeAI/command-code #891: room for the answer is reserved before it is decided that a
+ * prompt fits. The scripted engine has room for 2^20 tokens, one a byte. */
+static void test_command_code_891_room_for_the_answer_is_reserved(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    struct walk w;
+    char id[27];
+    char *long_text = malloc(700001);
+    assert_non_null(long_text);
+    memset(long_text, 'x', 700000);
+    long_text[700000] = '\0';
+    daemon_make(&d, SAY("one") SAY("sum"));
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, "{\"tools\":[],\"maxTokens\":200000}", id);
+    (void)turn(c, id, long_text, "one");
+    json_auto_t *before = get(c, id);
+    assert_true(int_of(before, "tokens") > 700000);
+    daemon_prompt(c, id, long_text); /* 1.4 million with the first one */
+    for (;;) {
+        json_auto_t *done = daemon_wait(c, id);
+        json_auto_t *now = get(c, id);
+        assert_string_equal(text_of(done, "reason"), "end");
+        if (!strcmp(text_of(now, "state"), "idle") && !json_object_get(now, "queued"))
+            break;
+    }
+    json_auto_t *after = get(c, id);
+    assert_true(int_of(after, "tokens") > 700000 && int_of(after, "tokens") < 701000);
+    walk(&d, id, &w);
+    assert_non_null(strstr(w.notes, "compacted: 700"));
+    free(long_text);
+    client_free(c);
+    daemon_remove(&d);
+}
+
 /* ---- the command line ------------------------------------------------------------- */
 
 static void test_agentctl(void **state)
@@ -313,6 +349,7 @@ int main(void)
         cmocka_unit_test(test_claude_code_92849_40027_compact_twice_then_walk),
         cmocka_unit_test(test_openclaw_113701_only_tool_results),
         cmocka_unit_test(test_summary_must_be_smaller),
+        cmocka_unit_test(test_command_code_891_room_for_the_answer_is_reserved),
         cmocka_unit_test(test_agentctl),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
