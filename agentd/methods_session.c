@@ -12,6 +12,7 @@
 #include "base/crypto.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "sessions/gc.h"
 #include "sessions/session.h"
 #include "sessions/tape.h"
 
@@ -24,7 +25,7 @@ struct call {
     struct live *session; /* pinned, or NULL */
     char id[SESSION_ID_CAP];
     char name[SESSION_NAME_CAP]; /* given, or drawn */
-    bool has_name;
+    bool has_name, purge, gone;
     uint64_t draw, at_seq;
     char *cwd, *config;
     json_t *result;
@@ -364,16 +365,22 @@ static void delete_run(struct job *j, void *ctx)
 {
     struct call *c = (struct call *)j;
 
+    struct gc_report purged = {0};
+
     j->rc = session_delete(ctx, c->id, &j->error);
+    c->gone = j->rc == OK;
+    if (c->gone && c->purge)
+        j->rc = gc_purge(ctx, &purged, &j->error);
     if (!j->rc)
-        c->result = json_pack("{s:s}", "id", c->id);
+        c->result = json_pack("{s:s, s:b, s:I}", "id", c->id, "purged", c->purge, "bytes",
+                              (json_int_t)purged.bytes);
 }
 
 static void delete_done(struct job *j)
 {
     struct call *c = (struct call *)j;
 
-    c->session->deleting = j->rc == OK;
+    c->session->deleting = c->gone;
     call_done(j);
 }
 
@@ -386,11 +393,6 @@ static void delete_session(struct request *r, struct live *s)
         request_fail_params(r, &e);
         return;
     }
-    if (purge) {
-        err_set(&e, ERR_UNSUPPORTED, "\"purge\": this build deletes without overwriting");
-        request_fail(r, ERR_UNSUPPORTED, &e);
-        return;
-    }
     if (s->turn || s->saver || s->queue || s->cut) {
         err_set(&e, ERR_BUSY, "session %s is %s: cancel its turn first", s->name,
                 live_state_name(s->state));
@@ -400,6 +402,7 @@ static void delete_session(struct request *r, struct live *s)
     struct call *c = call_new(r, s);
     if (!c)
         return;
+    c->purge = purge;
     s->deleting = true; /* nobody finds it any more */
     live_drop_seq(s);
     c->job.done = delete_done;

@@ -82,6 +82,7 @@ struct head_plan {
     enum head_source source;
     uint64_t n_bytes;         /* that a restore reads */
     struct head_chain *chain; /* private */
+    uint64_t n_collections;   /* private: runs of gc before it */
 };
 void head_plan_free(struct head_plan *p);
 

@@ -285,6 +285,7 @@ static enum err make_plan(struct find *f, struct head_plan **out, struct error *
     chain_numerics(c, p->numerics);
     p->same_numerics = strcmp(p->numerics, f->l->numerics) == 0;
     p->n_bytes = bytes_of(c);
+    p->n_collections = f->st->n_collections;
     *out = p;
     return OK;
 }

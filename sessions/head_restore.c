@@ -488,8 +488,8 @@ static enum err check_call(const struct head_restore *h, struct error *e)
     return OK;
 }
 
-enum err head_restore(struct store *st, const struct head_restore *h, struct head_restored *out,
-                      struct error *e)
+static enum err restore_plan(struct store *st, const struct head_restore *h,
+                             struct head_restored *out, struct error *e)
 {
     struct session_row row;
     AUTO(head_chain) struct head_chain cut = {0};
@@ -508,4 +508,21 @@ enum err head_restore(struct store *st, const struct head_restore *h, struct hea
     r.out.has_tip = cut.tip.x.id != 0;
     *out = r.out;
     return OK;
+}
+
+enum err head_restore(struct store *st, const struct head_restore *h, struct head_restored *out,
+                      struct error *e)
+{
+    if (h->plan->n_collections == st->n_collections)
+        return restore_plan(st, h, out, e);
+    /* What the plan means may have been given back since: look again, for no more than it. */
+    struct head_plan *plan = NULL;
+    struct head_restore again = *h;
+    enum err rc = head_find(st, h->session, h->layout, h->plan->n_tokens,
+                            h->plan->has_tip ? HEAD_TIP : HEAD_ROWS, &plan, e);
+    again.plan = plan;
+    if (!rc)
+        rc = restore_plan(st, &again, out, e);
+    head_plan_free(plan);
+    return rc;
 }

@@ -55,7 +55,7 @@ static void test_life(void **state)
     assert_has(AGENTCTL("usage", "first")->out, "total");
     assert_has(AGENTCTL("logs", "first")->out, "assistant: Still empty.");
     assert_int_equal(AGENTCTL("rename", "second", "third")->code, EXIT_DONE);
-    assert_int_equal(AGENTCTL("rm", "third")->code, EXIT_DONE);
+    assert_int_equal(AGENTCTL("rm", "--purge", "third")->code, EXIT_DONE);
     assert_int_equal(AGENTCTL("show", "third")->code, EXIT_NOTFOUND);
     assert_has(AGENTCTL("show", "first")->out, "functions:\n    - list_dir\n");
     assert_has(AGENTCTL("status")->out, "name: script");
