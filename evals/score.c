@@ -98,7 +98,7 @@ static enum err find_cell(struct scoring *s, const char *id, struct cell **out, 
         }
     if (s->n_cells == s->cap) {
         size_t cap = s->cap ? 2 * s->cap : 8;
-        struct cell *cells = reallocarray(s->cells, cap, sizeof *cells);
+        struct cell *cells = realloc(s->cells, cap * sizeof *cells);
         if (!cells)
             return err_set(e, ERR_NOMEM, "no memory for %zu cells", cap);
         s->cells = cells;
@@ -115,11 +115,11 @@ static enum err grow_cell(struct cell *c, struct error *e)
     if (c->n < c->cap)
         return OK;
     size_t cap = c->cap ? 2 * c->cap : 64;
-    double *scores = reallocarray(c->scores, cap, sizeof *scores);
+    double *scores = realloc(c->scores, cap * sizeof *scores);
     c->scores = scores ? scores : c->scores;
-    uint8_t *answered = reallocarray(c->answered, cap, sizeof *answered);
+    uint8_t *answered = realloc(c->answered, cap * sizeof *answered);
     c->answered = answered ? answered : c->answered;
-    uint32_t *contexts = reallocarray(c->contexts, cap, sizeof *contexts);
+    uint32_t *contexts = realloc(c->contexts, cap * sizeof *contexts);
     c->contexts = contexts ? contexts : c->contexts;
     if (!scores || !answered || !contexts)
         return err_set(e, ERR_NOMEM, "no memory for %zu scores", cap);

@@ -18,7 +18,7 @@ void trace_fini(struct trace *t)
 /* A grown copy of an array of n objects with room for more, or NULL. */
 static void *grown(void *v, uint64_t cap, size_t object_bytes)
 {
-    return reallocarray(v, cap, object_bytes);
+    return realloc(v, (size_t)cap * object_bytes); /* cannot overflow: see the maxima */
 }
 
 enum err trace_add_session(struct trace *t, uint64_t id, int64_t arrival_ms, struct error *e)

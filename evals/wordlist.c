@@ -31,7 +31,7 @@ static enum err grow(struct wordlist *l, struct error *e)
     if (l->n + 1 < l->cap)
         return OK;
     uint32_t cap = l->cap ? l->cap * 2 : 256;
-    uint32_t *starts = cap ? reallocarray(l->starts, cap, sizeof *starts) : NULL;
+    uint32_t *starts = cap ? realloc(l->starts, cap * sizeof *starts) : NULL;
     if (!starts)
         return err_set(e, ERR_NOMEM, "no memory for a list of %u words", cap);
     l->starts = starts;
