@@ -1,6 +1,7 @@
 #include "sessions/store.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -267,6 +268,14 @@ static enum err folder_of(const char *path, char *out, size_t cap, struct error 
     return fs_path(out, cap, e, "%.*s", slash == path ? 1 : (int)(slash - path), path);
 }
 
+/* A folder that cannot be written would show at the first state commit only. */
+static enum err check_writable(const char *folder, struct error *e)
+{
+    if (faccessat(AT_FDCWD, folder, W_OK | X_OK, AT_EACCESS))
+        return err_sys(e, errno, "folder %s", folder);
+    return OK;
+}
+
 static enum err open_folders(struct store *st, const struct store_options *o, struct error *e)
 {
     char folder[FS_PATH_BYTES], lock[FS_PATH_BYTES];
@@ -277,7 +286,8 @@ static enum err open_folders(struct store *st, const struct store_options *o, st
         rc = fs_path(st->packs_dir, sizeof st->packs_dir, e, "%s", o->packs_dir);
     if (rc || (rc = fs_mkdir_p(folder, e)) || (rc = fs_mkdir_p(o->packs_dir, e)) ||
         (rc = fs_mkdir_p(o->state_dir, e)) || (rc = check_local(folder, e)) ||
-        (rc = check_local(o->packs_dir, e)))
+        (rc = check_local(o->packs_dir, e)) || (rc = check_writable(folder, e)) ||
+        (rc = check_writable(o->packs_dir, e)))
         return rc;
     rc = fs_lock(lock, &st->lock_fd, e);
     if (rc == ERR_BUSY)

@@ -365,6 +365,38 @@ static void only_one_opens(void **state)
     assert_int_equal(status, 0);
 }
 
+/* As somebody who is not root, on packs that cannot be written. */
+static void folders_must_be_writable(void **state)
+{
+    struct store_fixture *f = *state;
+    struct error e = {0};
+    int status;
+    store_close(f->st);
+    f->st = NULL;
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (geteuid() == 0) {
+            execlp("chown", "chown", "-R", "65534", f->dir, NULL);
+            _exit(127);
+        }
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_int_equal(chmod(f->packs, 0500), 0);
+    pid = fork();
+    if (pid == 0) {
+        if (geteuid() == 0 && setresuid(65534, 65534, 65534))
+            _exit(1);
+        bool said =
+            store_open(&f->st, &f->options, &e) == ERR_DENIED && strstr(e.msg, f->packs);
+        _exit(said ? 0 : 2);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_int_equal(chmod(f->packs, 0700), 0);
+}
+
 static void options_are_checked(void **state)
 {
     struct store_fixture *f = *state;
@@ -481,6 +513,7 @@ int main(void)
         T(a_thousand_forks_are_small),
         T(a_deep_line_of_forks),
         T(only_one_opens),
+        T(folders_must_be_writable),
         T(options_are_checked),
         T(files_are_private),
         T(the_master_key_belongs),
