@@ -11,7 +11,7 @@ static uint32_t rank_of(float x)
     uint32_t u;
     x = x != x ? -INFINITY : x == 0 ? 0.0f : x;
     memcpy(&u, &x, sizeof u);
-    return u ^ (u >> 31 ? UINT32_MAX : 0x80000000u);
+    return u ^ ((0 - (u >> 31)) | 0x80000000u); /* no branch: signs are as good as random */
 }
 
 static float score_of(uint32_t rank)
