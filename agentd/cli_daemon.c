@@ -1,4 +1,4 @@
-/* agentctl status, tools, approvals, approve and deny: the daemon as a whole. */
+/* agentctl status, tools, gc, approvals, approve and deny: the daemon as a whole. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,6 +90,17 @@ static void print_tools(const struct cli_options *o, const json_t *answer)
 int cli_tools(int argc, char **argv)
 {
     return daemon_verb(&cli_tools_command, argc, argv, "tool/list", print_tools);
+}
+
+/* ---- gc ------------------------------------------------------------------------- */
+
+const struct command cli_gc_command = {
+    "gc", "", "give back state that no session needs", OPTION_TABLE_EMPTY, CLI_OPTION_TABLE,
+    0,    0};
+
+int cli_gc(int argc, char **argv)
+{
+    return daemon_verb(&cli_gc_command, argc, argv, "kv/gc", print_fields);
 }
 
 /* ---- approvals ------------------------------------------------------------------ */

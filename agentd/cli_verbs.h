@@ -17,8 +17,8 @@ extern const struct command cli_eval_command;
 extern const struct command cli_rewind_command, cli_compact_command, cli_log_command;
 extern const struct command cli_export_command, cli_import_command;
 extern const struct command cli_config_command;
-extern const struct command cli_status_command, cli_tools_command, cli_approvals_command,
-    cli_approve_command, cli_deny_command;
+extern const struct command cli_gc_command, cli_status_command, cli_tools_command,
+    cli_approvals_command, cli_approve_command, cli_deny_command;
 
 int cli_run(int argc, char **argv);
 int cli_send(int argc, char **argv);
@@ -40,6 +40,7 @@ int cli_log(int argc, char **argv);
 int cli_export(int argc, char **argv);
 int cli_import(int argc, char **argv);
 int cli_config(int argc, char **argv);
+int cli_gc(int argc, char **argv);
 int cli_status(int argc, char **argv);
 int cli_eval(int argc, char **argv);
 int cli_tools(int argc, char **argv);

@@ -37,6 +37,7 @@ void method_initialize(struct request *r);
 void method_tool_list(struct request *r);
 void method_model_status(struct request *r);
 void method_daemon_status(struct request *r);
+void method_kv_gc(struct request *r);
 void method_daemon_shutdown(struct request *r);
 void method_cancel_request(struct request *r);
 

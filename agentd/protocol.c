@@ -35,6 +35,7 @@ static const struct {
     {"tool/list", method_tool_list},
     {"model/status", method_model_status},
     {"daemon/status", method_daemon_status},
+    {"kv/gc", method_kv_gc},
     {"daemon/shutdown", method_daemon_shutdown},
     {"$/cancel_request", method_cancel_request},
 };

@@ -63,7 +63,7 @@ struct store {
     struct pack_place freed[STORE_MAX_FREED]; /* to punch once the database file knows */
     size_t n_freed;
     uint64_t freed_bytes;
-    uint64_t n_collections; /* runs of gc: plans made before one have to be made again */
+    uint64_t n_collections;     /* runs of gc: plans made before one have to be made again */
     struct store_counters seen; /* what the scan and the reads counted */
     char lost[STORE_MAX_LOST][ULID_CHARS + 1];
     size_t n_lost;

@@ -57,6 +57,10 @@ static void test_life(void **state)
     assert_int_equal(AGENTCTL("rename", "second", "third")->code, EXIT_DONE);
     assert_int_equal(AGENTCTL("rm", "--purge", "third")->code, EXIT_DONE);
     assert_int_equal(AGENTCTL("show", "third")->code, EXIT_NOTFOUND);
+    r = AGENTCTL("gc");
+    assert_int_equal(r->code, EXIT_DONE);
+    assert_has(r->out, "extents: 0\n"); /* the purge has left nothing */
+    assert_int_equal(AGENTCTL("verify", "first")->code, EXIT_DONE);
     assert_has(AGENTCTL("show", "first")->out, "functions:\n    - list_dir\n");
     assert_has(AGENTCTL("status")->out, "name: script");
     assert_has(AGENTCTL("tools")->out, "read_file");
