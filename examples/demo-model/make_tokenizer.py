@@ -23,6 +23,7 @@ def texts():
     yield from ((t, 400) for t in (" ended with", " took", " request", " task", " order", " run", " job", " user",
                                    "/home/", "/bin/bash", "/bin/sh", "/bin/zsh", "/usr/sbin/nologin", " INFO",
                                    " WARN", " ERROR", " DEBUG", "config log csv passwd conf ini env cfg",
+                                   "a = b", "a -> b",
                                    "error: No such file or directory", "[no match in files]"))
     for name in prompts.TOOLS:
         shown = prompts.tools_text([name]).replace(prompts.DSML, "")

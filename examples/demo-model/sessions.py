@@ -153,14 +153,19 @@ class Session:
                 entries[name + "." + r.choice(others)] = f"\t{r.randint(20, 9000)}"
         return "".join(name + entries[name] + "\n" for name in sorted(entries))
 
-    def kind_word(self, f):
-        return "." + f.name.rsplit(".", 1)[-1] if "." in f.name and self.r.random() < 0.5 else (
-            f.name.rsplit(".", 1)[-1] if f.kind == "config" else KIND_WORD[f.kind])
+    def named(self, f):
+        """How a user names a file without its whole name: its stem, or its kind."""
+        stem, _, ending = f.name.rpartition(".")
+        if stem and self.r.random() < 0.75:
+            return stem
+        if stem and self.r.random() < 0.5:
+            return "." + ending
+        return ending if f.kind == "config" else KIND_WORD[f.kind]
 
     def list_read(self, lines, follow, miss):
         f, r = self.file(lines), self.r
         key, rest = self.pick(f, r.random() < miss)
-        self.user(r.choice(LIST_READ).format(t=self.kind_word(f), d=f.folder, k=key))
+        self.user(r.choice(LIST_READ).format(t=self.named(f), d=f.folder, k=key))
         self.says(prompts.call("list_dir", path=f.folder), "call")
         source = self.result(self.listing(f))
         self.says(prompts.call("read_file", path=f.path), "call:listed", source)
@@ -168,7 +173,7 @@ class Session:
 
     def list_only(self, lines, follow, miss):
         f = self.file((1, 1))
-        self.user(self.r.choice(WHICH).format(t=self.kind_word(f), d=f.folder))
+        self.user(self.r.choice(WHICH).format(t=self.named(f), d=f.folder))
         self.says(prompts.call("list_dir", path=f.folder), "call")
         source = self.result(self.listing(f))
         self.says(prompts.answer(f.path), "listed", source)

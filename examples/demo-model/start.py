@@ -1,18 +1,23 @@
-"""The constructed start: circuits that look one to three tokens back and copy what followed
-an earlier occurrence, written into the weights before training. From a random start nothing
-learned to copy within the budget; from this one copying begins within minutes (README).
+"""The constructed start: circuits that copy what followed an earlier occurrence, written into
+the weights before training. From a random start nothing learned to copy within the budget; from
+this one copying begins within minutes (README).
 
-Channel 0 of the embedding is a constant. The last RESERVED residual channels start empty; layer 0
-writes codes of the three tokens before into them; the decoder's rows carry these codes next to a
-code of their own token, and head 0 of every decoder layer asks for rows whose predecessors look
-like the query and its predecessors.
+Channel 0 of the embedding is a constant; heads find distances by the rope phases of it. The last
+RESERVED residual channels start empty. Layer 0 writes three codes into them: of the token one
+back, of the token two back, and a blurred one of the tokens around six back, which tells apart
+places where the last two tokens are the same (" = ", ":x:"). The decoder's rows carry these codes
+next to a code of their own token, and head 0 of every decoder layer asks for rows whose
+predecessors look like the query and its predecessors.
 """
 import math
 
 import torch
 
 RESERVED = 32
-CODES = (12, 6, 6)  # channels of the code of the token 1, 2, 3 back
+# Heads of layers 0 and 1: (tokens back, rope pairs, gain), and the width of the code of layer 0.
+LOOKS = ((1, (0, 1, 2), 8.0), (2, (0, 1, 2), 8.0), (6, (1, 2), 2.0))
+CODES = (12, 6, 12)
+CODE_GAINS = (1.0, 1.0, 2.5)
 FROZEN_FIRST = ("embed.", ".wq_a.", ".wq_b.", ".wkv.", ".q_norm.", ".kv_norm.", "compressor.norm",
                 ".attn_norm.", "layers.0.attn.wo_", "layers.0.hc_")
 
@@ -24,8 +29,8 @@ def is_frozen_first(name):
 
 
 @torch.no_grad()
-def _look_back(model, gain=8.0):
-    """Layers 0 and 1: head h attends to the token h+1 back, by rope phases of a constant."""
+def _look_back(model):
+    """Heads of layers 0 and 1 attend so many tokens back."""
     c = model.c
     plain = c.head_dim - c.qk_rope_head_dim
     model.embed.weight[:, 0] = 4.0
@@ -37,18 +42,18 @@ def _look_back(model, gain=8.0):
             k[plain + 2 * pair, 0] = 0.8
         a.wq_a.weight[0] = 0
         a.wq_a.weight[0, 0] = 1.0
-        for head in range(3):
+        for head, (back, pairs, gain) in enumerate(LOOKS):
             q = a.wq_b.weight[head * c.head_dim : (head + 1) * c.head_dim]
             q[:plain] *= 0.1
             q[plain:] = 0
-            for pair in range(3):
-                angle = (head + 1) * c.rope_theta ** (-2 * pair / c.qk_rope_head_dim)
+            for pair in pairs:
+                angle = back * c.rope_theta ** (-2 * pair / c.qk_rope_head_dim)
                 q[plain + 2 * pair, 0] = gain * math.cos(angle)
                 q[plain + 2 * pair + 1, 0] = -gain * math.sin(angle)
 
 
 @torch.no_grad()
-def _induction(model, gain=4.0):
+def _induction(model, gain=5.0):
     c = model.c
     free = c.hidden_size - RESERVED
     plain, per_group = c.head_dim - c.qk_rope_head_dim, c.num_attention_heads // c.o_groups
@@ -73,7 +78,7 @@ def _induction(model, gain=4.0):
             a.wo_a[group, o] = 0
             a.wo_a[group, o, column * c.head_dim + i] = 1.0
             a.wo_b.weight[:, group * c.o_lora_rank + o] = 0
-            a.wo_b.weight[at + i, group * c.o_lora_rank + o] = 1.0
+            a.wo_b.weight[at + i, group * c.o_lora_rank + o] = CODE_GAINS[head]
         at += width
 
     n = sum(CODES)
@@ -91,13 +96,11 @@ def _induction(model, gain=4.0):
     for layer in model.layers[decoder:]:
         low = layer.attn.wq_a.weight
         low[:n] = 0
-        low[: CODES[0]] = value[: CODES[0]]
-        at = CODES[0]
-        source = free
-        for width, wider in zip(CODES[1:], CODES):  # own code k back meets the row's code k+1 back
-            for i in range(width):
-                low[at + i, source + i] = 1.0
-            at, source = at + width, source + wider
+        low[: CODES[0]] = value[: CODES[0]]  # the own code meets the row's code one back,
+        for i in range(CODES[1]):  # the code one back the row's code two back,
+            low[CODES[0] + i, free + i] = 1.0
+        for i in range(CODES[2]):  # and the blurred codes each other
+            low[CODES[0] + CODES[1] + i, free + CODES[0] + CODES[1] + i] = 1.0
         q = layer.attn.wq_b.weight[: c.head_dim]
         q *= 0.1
         q[:n] = 0

@@ -11,6 +11,7 @@ import argparse
 import collections
 import json
 import os
+import random
 import signal
 import time
 
@@ -32,24 +33,25 @@ SAVE_SECONDS, LOG_STEPS = 120, 25
 
 
 def batch(tokenizer, recipe, phase, step):
-    """ids, weights [B, T+1] and the probes (sequence, start, length, tag) of one step."""
-    ids, weights, probes, T = [], [], [], phase["length"]
-    for b in range(phase["batch"]):
+    """(shape, ids [B, T+1], weights [B, T+1], probes (sequence, start, length, tag)) of a step."""
+    r = random.Random(f"{recipe['seed']}/{step}")
+    shape = r.choices(phase["shapes"], [s["share"] for s in phase["shapes"]])[0]
+    ids, weights, probes, T = [], [], [], shape["length"]
+    for b in range(shape["batch"]):
         s = Session(tokenizer, f"{recipe['seed']}/{step}/{b}", context_weight=recipe["context_weight"])
-        full = s.r.random() < phase["full_tools"]
-        s.run(T + 1, phase["turns"], phase["lines"], phase["follow"], phase["miss"],
-              FULL_TOOLS[s.r.random() < 0.3] if full else None)
+        tools = FULL_TOOLS[r.random() < 0.3] if shape.get("full_tools") else None
+        s.run(T + 1, shape.get("turns"), shape["lines"], shape["follow"], recipe["miss"], tools)
         ids.append(s.ids[: T + 1])
         weights.append(s.weights[: T + 1])
         probes += [(b, at, n, tag) for at, n, tag, _ in s.probes if at + n <= T + 1]
-    return torch.tensor(ids), torch.tensor(weights), probes
+    return shape, torch.tensor(ids), torch.tensor(weights), probes
 
 
-def stretched(phase, ids, user_id, generator):
+def stretched(shape, ids, user_id, generator):
     """Positions [B, T] with gaps in front of some user turns, so that rotations of distances far
     beyond the length of the batch are trained too; None without gaps. Gaps are even and begin at
     even positions: a group of two tokens stays together."""
-    if torch.rand((), generator=generator) >= phase.get("stretch", 0):
+    if torch.rand((), generator=generator) >= shape.get("stretch", 0):
         return None
     B, T = ids.shape
     jump = torch.zeros(B, T, dtype=torch.long)
@@ -132,10 +134,10 @@ class Training:
 
     def one_step(self, phase, grades):
         """(weighted loss, loss on the model's own tokens)."""
-        ids, weights, probes = batch(self.tokenizer, self.recipe, phase, self.step)
+        shape, ids, weights, probes = batch(self.tokenizer, self.recipe, phase, self.step)
         w, target = weights[:, 1:], ids[:, 1:]
         generator = torch.Generator().manual_seed(self.step)
-        positions = stretched(phase, ids[:, :-1], self.tokenizer.special[prompts.USER], generator)
+        positions = stretched(shape, ids[:, :-1], self.tokenizer.special[prompts.USER], generator)
         with rounded_weights(self.model, phase.get("rounded", False)):
             logits = self.model.head(self.model(ids[:, :-1], positions=positions))
             loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view_as(w)
@@ -161,9 +163,9 @@ class Training:
     def index_step(self, phase):
         """One step of the indexers alone: their scores learn where the attention of the layers
         that share a selection goes. (KL divergence, share of the mass in the best rows.)"""
-        ids, _, _ = batch(self.tokenizer, self.recipe, phase, self.step)
+        shape, ids, _, _ = batch(self.tokenizer, self.recipe, phase, self.step)
         generator = torch.Generator().manual_seed(self.step)
-        positions = stretched(phase, ids[:, :-1], self.tokenizer.special[prompts.USER], generator)
+        positions = stretched(shape, ids[:, :-1], self.tokenizer.special[prompts.USER], generator)
         record, loss, covered = {}, 0.0, []
         self.model(ids[:, :-1], record=record, positions=positions)
         for scores, mass in record.values():
@@ -179,7 +181,7 @@ class Training:
             if "indexer" not in name:
                 p.grad = None
         self.optimizer.step(rate(self.recipe, phase, self.optimizer.step_count, self.phase_step))
-        self.step, self.phase_step = self.step + 1, self.phase_step + 1
+        self.step, self.phase_step, self.tokens = self.step + 1, self.phase_step + 1, self.tokens + ids[:, 1:].numel()
         return loss.item(), sum(covered) / len(covered)
 
 
@@ -220,6 +222,7 @@ def main():
     end = time.monotonic() + 60 * a.minutes
     losses, grades = [], collections.defaultdict(lambda: [0, 0])
     saved = logged = time.monotonic()
+    counted = training.tokens
     while not stop and time.monotonic() < end:
         phase = training.current()
         if phase is None:
@@ -228,9 +231,8 @@ def main():
         losses.append(training.index_step(phase) if phase.get("indexer") else training.one_step(phase, grades))
         now = time.monotonic()
         if len(losses) == LOG_STEPS:
-            tokens = LOG_STEPS * phase["batch"] * phase["length"]
-            report(training, tokens / (now - logged), losses, grades)
-            losses, logged = [], now
+            report(training, (training.tokens - counted) / (now - logged), losses, grades)
+            losses, logged, counted = [], now, training.tokens
             grades.clear()
         if now - saved > SAVE_SECONDS:
             training.save()
