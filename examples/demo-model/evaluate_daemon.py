@@ -41,15 +41,16 @@ class Workspace:
         (key, rest), (key2, rest2), absent = *r.sample(f.facts, 2), f.absent[0]
         stem = f.name.rpartition(".")[0] or f.name
         line = next(i for i, x in enumerate(f.lines) if key + rest in x)
-        read = r.choice(sessions.READ).format(p=f.path, k=key)
+        quote = lambda k: f"`{k}`" if r.random() < sessions.QUOTED else k
+        read = r.choice(sessions.READ).format(p=f.path, k=quote(key))
         yield "value just read", [read], key + rest
-        yield "list, read, answer", [r.choice(sessions.LIST_READ).format(t=stem, d=f.folder, k=key)], key + rest
-        yield "follow-up", [read, r.choice(sessions.ASK).format(k=key2)], key2 + rest2
-        yield "not there", [r.choice(sessions.READ).format(p=f.path, k=absent)], absent + sessions.MISSING
+        yield "list, read, answer", [r.choice(sessions.LIST_READ).format(t=stem, d=f.folder, k=quote(key))], key + rest
+        yield "follow-up", [read, r.choice(sessions.ASK).format(k=quote(key2))], key2 + rest2
+        yield "not there", [r.choice(sessions.READ).format(p=f.path, k=quote(absent))], absent + sessions.MISSING
         if sum(key in x for x in f.lines) == 1:
             found = f"{f.path}:{line + 1}:{f.lines[line]}"
-            yield "line just found", [r.choice(sessions.GREP).format(p=f.path, k=key)], found
-            yield "not there", [r.choice(sessions.GREP).format(p=f.path, k=absent)], absent + sessions.MISSING
+            yield "line just found", [r.choice(sessions.GREP).format(p=f.path, k=quote(key))], found
+            yield "not there", [r.choice(sessions.GREP).format(p=f.path, k=quote(absent))], absent + sessions.MISSING
 
 
 def ask(agentctl, folder, prompts):

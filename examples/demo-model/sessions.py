@@ -26,6 +26,7 @@ SMALL_TALK = [("Hello", "Hello. Ask me about a file."), ("Hello.", "Hello. Ask m
               ("Thanks.", "You are welcome."), ("Thank you.", "You are welcome."),
               ("Who are you?", "A small model. Ask me about a file.")]
 MISSING = " is not there."
+QUOTED = 0.7
 KINDS = ["config", "config", "log", "log", "csv", "passwd"]
 
 
@@ -71,6 +72,11 @@ class Session:
     def pick(self, f, miss):
         return (f.absent.pop(), None) if miss else f.facts[self.r.randrange(len(f.facts))]
 
+    def asked(self, form, key, **names):
+        """The user's question. Most users put a key that comes from a file into backticks."""
+        quoted = f"`{key}`" if self.r.random() < QUOTED and not key.startswith("the ") else key
+        self.user(self.r.choice(form).format(k=quoted, **names))
+
     def answers(self, key, rest, tag, source):
         if rest is None:
             self.says(prompts.answer(key + MISSING), "miss:" + tag, source)
@@ -83,7 +89,7 @@ class Session:
     def read(self, lines, follow, miss):
         f, r = self.file(lines), self.r
         key, rest = self.pick(f, r.random() < miss)
-        self.user(r.choice(READ).format(p=f.path, k=key))
+        self.asked(READ, key, p=f.path)
         self.says(prompts.call("read_file", path=f.path), "call")
         self.after_reading(f, key, rest, follow, miss)
 
@@ -96,14 +102,14 @@ class Session:
             if not facts:
                 break
             k, v = (f.absent.pop(), None) if f.absent and self.r.random() < miss else facts.pop()
-            self.user(self.r.choice(ASK).format(k=k))
+            self.asked(ASK, k)
             self.answers(k, v, "follow:" + f.kind, source)
         self.known += [(k, v, source, f.kind) for k, v in f.facts]
         self.absent += f.absent
 
     def read_nothing(self, lines, follow, miss):
         f = self.file((1, 1))
-        self.user(self.r.choice(READ).format(p=f.path, k=f.facts[0][0]))
+        self.asked(READ, f.facts[0][0], p=f.path)
         self.says(prompts.call("read_file", path=f.path), "call")
         self.result(f"error: {f.path}: No such file or directory\n")
         self.says(prompts.answer(f.path + MISSING), "error")
@@ -111,7 +117,7 @@ class Session:
     def grep(self, lines, follow, miss):
         f, r = self.file((1, 3)), self.r
         key, rest = self.pick(f, r.random() < miss)
-        self.user(r.choice(GREP).format(p=f.path, k=key))
+        self.asked(GREP, key, p=f.path)
         self.says(prompts.call("grep", pattern=key, path=f.path), "call")
         self.after_grep(f.path, key, [] if rest is None else [x for x in f.lines if key in x],
                         "[no match in 1 files]\n")
@@ -134,7 +140,7 @@ class Session:
         if r.random() < 0.4:
             f = self.file((1, 1))
             key, path, hits = f.facts[0][0], f.path, [(f.lines[-1], "")]
-        self.user(r.choice(GREP_ALL).format(k=key))
+        self.asked(GREP_ALL, key)
         self.says(prompts.call("grep", pattern=key), "call")
         self.after_grep(path, key, [] if r.random() < miss else [h[0] for h in hits],
                         f"[no match in {r.randint(2, 99)} files]\n")
@@ -165,7 +171,7 @@ class Session:
     def list_read(self, lines, follow, miss):
         f, r = self.file(lines), self.r
         key, rest = self.pick(f, r.random() < miss)
-        self.user(r.choice(LIST_READ).format(t=self.named(f), d=f.folder, k=key))
+        self.asked(LIST_READ, key, t=self.named(f), d=f.folder)
         self.says(prompts.call("list_dir", path=f.folder), "call")
         source = self.result(self.listing(f))
         self.says(prompts.call("read_file", path=f.path), "call:listed", source)
@@ -197,7 +203,7 @@ class Session:
             tag = "recall:" + tag
         else:
             return
-        self.user(r.choice(ASK).format(k=key))
+        self.asked(ASK, key)
         self.answers(key, rest, tag, source)
 
     def small_talk(self, lines, follow, miss):

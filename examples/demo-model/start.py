@@ -13,10 +13,10 @@ import math
 
 import torch
 
-RESERVED = 32
+RESERVED = 40
 # Heads of layers 0 and 1: (tokens back, rope pairs, gain), and the width of the code of layer 0.
-LOOKS = ((1, (0, 1, 2), 8.0), (2, (0, 1, 2), 8.0), (6, (1, 2), 2.0))
-CODES = (12, 6, 12)
+LOOKS = ((1, (0, 1, 2), 10.0), (2, (0, 1, 2), 10.0), (6, (1, 2), 2.4))
+CODES = (16, 8, 16)
 CODE_GAINS = (1.0, 1.0, 2.5)
 FROZEN_FIRST = ("embed.", ".wq_a.", ".wq_b.", ".wkv.", ".q_norm.", ".kv_norm.", "compressor.norm",
                 ".attn_norm.", "layers.0.attn.wo_", "layers.0.hc_")
@@ -53,7 +53,7 @@ def _look_back(model):
 
 
 @torch.no_grad()
-def _induction(model, gain=5.0):
+def _induction(model, gain=6.0):
     c = model.c
     free = c.hidden_size - RESERVED
     plain, per_group = c.head_dim - c.qk_rope_head_dim, c.num_attention_heads // c.o_groups
