@@ -57,7 +57,7 @@ def ask(agentctl, folder, prompts):
     """The last answer of a session that is asked the prompts in turn."""
     text, name = "", None
     for p in prompts:
-        start = ["run", "--temperature", "0", "--approve", "auto", "--tools", TOOLS, "-C", folder, "-n"]
+        start = ["run", "--temperature", "0", "--thinking", "chat", "--approve", "auto", "--tools", TOOLS, "-C", folder, "-n"]
         if name is None:
             name = f"eval-{os.getpid()}-{time.monotonic_ns()}"
             command = [agentctl, *start, name, "--json", p]

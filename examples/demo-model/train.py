@@ -63,7 +63,7 @@ def stretched(shape, ids, user_id, generator):
 
 
 def rate(recipe, phase, updates, phase_step):
-    f = min(1.0, (updates + 1) / recipe["warmup"])
+    f = min(1.0, (updates + 1) / recipe["warmup"]) * phase.get("rate", 1.0)
     end = phase.get("decay_to")
     return f if end is None else f * (1 - (1 - end) * min(1.0, phase_step / phase["steps"]))
 
