@@ -44,7 +44,8 @@ struct run {
     uint64_t start; /* tape position */
     struct chat_parser *parser;
     struct ids ids;   /* on the tape, sampled, or forced */
-    size_t n_known;   /* ids[0..n_known) happened: fed to the parser */
+    size_t n_known;   /* ids[0..n_known) happened: fed to the parser, unless `unread` */
+    bool unread;      /* the parser failed */
     size_t n_flushed; /* of these, sent to the tape */
     size_t n_before;  /* of these, on the tape before this process */
     bool flushing;    /* such a commit is under way */

@@ -59,26 +59,36 @@ void run_repeat_deltas(const struct turn *t, struct subscription *to)
     }
 }
 
-/* ids[n_known..n) have happened: they go into the parser. */
-static void learn(struct turn *t, size_t n)
+/* One id into the parser; after an error of its own it is fed no more. */
+static void parse(struct turn *t, uint32_t id)
 {
     struct run *r = t->run;
     const struct tokenizer *tok = t->session->daemon->model->tokenizer;
+    size_t len = 0;
+    const uint8_t *bytes = tokenizer_bytes(tok, id, &len);
     struct error e;
-    enum err rc = OK;
+    enum err rc;
 
-    for (; r->n_known < n && !t->failed; r->n_known++) {
-        uint32_t id = r->ids.v[r->n_known];
-        size_t len = 0;
-        const uint8_t *bytes = tokenizer_bytes(tok, id, &len);
+    if (!bytes)
+        rc = err_set(&e, ERR_FORMAT, "the model wrote id %u, which has no token", id);
+    else
+        rc = chat_parser_feed(r->parser, bytes, len, tokenizer_is_added(tok, id), &e);
+    r->unread = rc != OK;
+    if (rc)
+        turn_fail(t, rc, &e);
+}
+
+/* ids[n_known..n) have happened. Also in a turn that has failed: the engine has them in its
+ * state and digest, so they belong on the tape. */
+static void learn(struct turn *t, size_t n)
+{
+    struct run *r = t->run;
+
+    for (; r->n_known < n; r->n_known++) {
         if (r->n_known >= r->n_before && chat_parser_thinking_open(r->parser))
             t->ledger.reasoning++;
-        if (!bytes)
-            rc = err_set(&e, ERR_FORMAT, "the model wrote id %u, which has no token", id);
-        else
-            rc = chat_parser_feed(r->parser, bytes, len, tokenizer_is_added(tok, id), &e);
-        if (rc)
-            turn_fail(t, rc, &e);
+        if (!r->unread)
+            parse(t, r->ids.v[r->n_known]);
     }
 }
 
@@ -290,7 +300,11 @@ static void engine_done(struct turn *t, const struct engine_note *n)
     r->digest = n->digest;
     r->has_digest = !n->digest.is_partial;
     r->ids.n = r->n_known; /* forced ids past a stop never happened */
-    if (t->session->model.position < r->start + r->n_known && !r->settling) {
+    if (t->session->model.position > r->start + r->n_known) {
+        /* An id could not be taken (no memory): the state is of more than the tape has. */
+        live_drop_seq(t->session);
+        r->has_digest = false;
+    } else if (t->session->model.position < r->start + r->n_known && !r->settling) {
         r->settling = true; /* at rest every token is computed */
         queue(t, true);
         return;
