@@ -83,7 +83,8 @@ static void test_refuses(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         refuses(cases[i].line, strlen(cases[i].line), cases[i].code);
-    refuses("{\"jsonrpc\":\"2.0\",\"method\":\"a\0\"}", 33, RPC_PARSE_ERROR);
+    static const char nul[] = "{\"jsonrpc\":\"2.0\",\"method\":\"a\0\"}";
+    refuses(nul, sizeof(nul) - 1, RPC_PARSE_ERROR);
 }
 
 static char *nested(int depth, size_t *n)
