@@ -229,12 +229,22 @@ static void test_names(void **state)
     assert_int_equal(AGENTCTL("usage", "brisk-owl")->code, EXIT_MODEL);
 }
 
+/* agentctl, with what the test set before and the server's thread wrote seen by the other. */
+static const struct agentctl_ran *ctl(struct scene *c, const char *const *argv)
+{
+    fake_server_sync(c->server);
+    const struct agentctl_ran *r = agentctl_run(argv);
+    fake_server_sync(c->server);
+    return r;
+}
+#define CTL(...) ctl(c, (const char *const[]){__VA_ARGS__, NULL})
+
 static void test_run(void **state)
 {
     struct scene *c = *state;
     c->waited = waited("end", "the answer\x1b[31m");
     const struct agentctl_ran *r =
-        AGENTCTL("run", "-n", "x", "--seed", "5", "--tools", "run,grep", "hello");
+        CTL("run", "-n", "x", "--seed", "5", "--tools", "run,grep", "hello");
     assert_int_equal(r->code, EXIT_DONE);
     assert_string_equal(r->out, "the answer\\x1b[31m\n");
     assert_has(r->err, "session brisk-otter");
@@ -246,13 +256,13 @@ static void test_run(void **state)
     assert_null(json_object_get(c->created, "approve")); /* not said: the daemon's default */
     assert_non_null(json_object_get(c->created, "cwd"));
     assert_int_equal(json_string_length(json_object_get(c->prompt, "clientMessageId")), 26);
-    r = AGENTCTL("run", "-q", "hello");
+    r = CTL("run", "-q", "hello");
     assert_string_equal(r->err, "");
-    r = AGENTCTL("send", "brisk-owl", "more", "--json");
+    r = CTL("send", "brisk-owl", "more", "--json");
     assert_int_equal(r->code, EXIT_DONE);
     json_auto_t *j = json_loads(r->out, 0, NULL);
     assert_string_equal(json_string_value(json_object_get(j, "reason")), "end");
-    r = AGENTCTL("run", "-d", "hello");
+    r = CTL("run", "-d", "hello");
     assert_int_equal(r->code, EXIT_DONE);
     assert_string_equal(r->out, "brisk-otter\n");
 }
@@ -261,7 +271,7 @@ static void test_jsonl(void **state)
 {
     struct scene *c = *state;
     c->waited = waited("end", "x");
-    const struct agentctl_ran *r = AGENTCTL("run", "--jsonl", "hello");
+    const struct agentctl_ran *r = CTL("run", "--jsonl", "hello");
     assert_int_equal(r->code, EXIT_DONE);
     int n = 0;
     for (const char *p = r->out; *p; p += strcspn(p, "\n") + 1, n++) {
@@ -288,8 +298,8 @@ static void test_reasons(void **state)
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         json_decref(c->waited);
         c->waited = waited(ends[i].reason, ends[i].text);
-        assert_int_equal(AGENTCTL("wait", "brisk-otter")->code, ends[i].code);
-        assert_int_equal(AGENTCTL("run", "--json", "hello")->code, ends[i].code);
+        assert_int_equal(CTL("wait", "brisk-otter")->code, ends[i].code);
+        assert_int_equal(CTL("run", "--json", "hello")->code, ends[i].code);
     }
 }
 
@@ -301,10 +311,10 @@ static void test_forced(void **state)
     assert_true(fd >= 0);
     assert_true(write(fd, "[{\"ids\":[1,2]},{\"text\":\"a\"}]", 28) == 28);
     c->waited = waited("end", "x");
-    assert_int_equal(AGENTCTL("run", "--forced", path, "hello")->code, EXIT_DONE);
+    assert_int_equal(CTL("run", "--forced", path, "hello")->code, EXIT_DONE);
     assert_int_equal(json_array_size(json_object_get(c->prompt, "forced")), 2);
     assert_int_equal(ftruncate(fd, 20), 0);
-    const struct agentctl_ran *r = AGENTCTL("run", "--forced", path, "hello");
+    const struct agentctl_ran *r = CTL("run", "--forced", path, "hello");
     assert_int_equal(r->code, EXIT_USAGE);
     assert_has(r->err, path);
     close(fd);
@@ -313,20 +323,19 @@ static void test_forced(void **state)
 
 static void test_logs(void **state)
 {
-    (void)state;
-    const struct agentctl_ran *r = AGENTCTL("logs", "brisk-otter");
+    struct scene *c = *state;
+    const struct agentctl_ran *r = CTL("logs", "brisk-otter");
     assert_int_equal(r->code, EXIT_DONE);
     assert_has(r->out, "@2 → read_file {");
     assert_lacks(r->out, "@3 ");
     assert_has(r->out, "@4 ← interrupted: outcome unknown\n");
     assert_string_equal(r->err, "");
-    assert_has(AGENTCTL("logs", "-v", "brisk-otter")->out, "@3 → read_file [interrupted] {");
-    r = AGENTCTL("show", "brisk-otter@4");
+    assert_has(CTL("logs", "-v", "brisk-otter")->out, "@3 → read_file [interrupted] {");
+    r = CTL("show", "brisk-otter@4");
     assert_int_equal(r->code, EXIT_DONE);
     assert_string_equal(r->out, "@4 ← interrupted: outcome unknown\n");
-    assert_int_equal(AGENTCTL("show", "brisk-otter@7")->code, EXIT_NOTFOUND);
-    assert_int_equal(AGENTCTL("logs", "-f", "--timeout", "0.1", "brisk-otter")->code,
-                     EXIT_TIMEOUT);
+    assert_int_equal(CTL("show", "brisk-otter@7")->code, EXIT_NOTFOUND);
+    assert_int_equal(CTL("logs", "-f", "--timeout", "0.1", "brisk-otter")->code, EXIT_TIMEOUT);
 }
 
 static void test_verify(void **state)
@@ -334,40 +343,40 @@ static void test_verify(void **state)
     struct scene *c = *state;
     c->verified = json_pack("{s:b, s:i, s:i, s:i, s:f}", "equal", 1, "segments", 4, "rows",
                             1234, "tokens", 5678, "ms", 910.0);
-    const struct agentctl_ran *r = AGENTCTL("verify", "brisk-otter");
+    const struct agentctl_ran *r = CTL("verify", "brisk-otter");
     assert_int_equal(r->code, EXIT_DONE);
     assert_has(r->out, "1,234 computed rows");
     json_object_set_new(c->verified, "rows", json_integer(0));
     for (int equal = 0; equal < 2; equal++) {
         json_object_set_new(c->verified, "equal", json_boolean(equal));
-        r = AGENTCTL("verify", "brisk-otter");
+        r = CTL("verify", "brisk-otter");
         assert_int_equal(r->code, EXIT_CORRUPT);
         assert_has(r->out, "NOT verified: there is no digest to compare with");
     }
     json_object_set_new(c->verified, "rows", json_integer(1200));
     json_object_set_new(c->verified, "equal", json_false());
     json_object_set_new(c->verified, "firstMismatch", json_pack("{s:i}", "segment", 3));
-    r = AGENTCTL("verify", "brisk-otter");
+    r = CTL("verify", "brisk-otter");
     assert_int_equal(r->code, EXIT_CORRUPT);
     assert_has(r->out, "NOT equal");
     assert_has(r->out, "segment: 3");
-    assert_int_equal(AGENTCTL("verify", "--json", "brisk-otter")->code, EXIT_CORRUPT);
+    assert_int_equal(CTL("verify", "--json", "brisk-otter")->code, EXIT_CORRUPT);
 }
 
 static void test_trouble(void **state)
 {
     struct scene *c = *state;
     c->overloaded = true;
-    const struct agentctl_ran *r = AGENTCTL("run", "hello");
+    const struct agentctl_ran *r = CTL("run", "hello");
     assert_int_equal(r->code, EXIT_AGAIN);
     assert_has(r->err, "the queue is full (come back)");
     c->overloaded = false;
-    r = AGENTCTL("run", "--timeout", "0.2", "hello");
+    r = CTL("run", "--timeout", "0.2", "hello");
     assert_int_equal(r->code, EXIT_TIMEOUT);
     assert_has(r->err, "still works on it");
     assert_string_equal(r->out, "");
     c->hang_up = true;
-    r = AGENTCTL("run", "hello");
+    r = CTL("run", "hello");
     assert_int_equal(r->code, EXIT_NO_DAEMON);
     assert_has(r->err, "closed the connection");
 }
@@ -382,16 +391,19 @@ static void test_interrupts(void **state)
     char byte;
     assert_int_equal(pipe(pipe_fds), 0);
     c->signal_fd = pipe_fds[1];
+    fake_server_sync(c->server);
     for (int sig = 0; sig < 2; sig++) {
         struct agentctl_run run = agentctl_start(argv);
         assert_int_equal(read(pipe_fds[0], &byte, 1), 1);
         assert_int_equal(kill(run.pid, sig ? SIGTERM : SIGINT), 0);
         r = agentctl_finish(&run);
+        fake_server_sync(c->server);
         assert_int_equal(r->code, EXIT_INTERRUPTED);
         assert_string_equal(r->out, "");
         assert_has(r->err, sig ? "detached" : "cancelling the turn");
         assert_true(c->cancelled == !sig);
         c->cancelled = false;
+        fake_server_sync(c->server);
     }
     close(pipe_fds[0]);
     close(pipe_fds[1]);

@@ -14,9 +14,16 @@ struct fake_server {
     char dir[32], path[64];
     int listener, fd, stop[2];
     pthread_t thread;
+    pthread_mutex_t handling; /* held while a handler runs */
     fake_handler *handler;
     void *user;
 };
+
+void fake_server_sync(struct fake_server *s)
+{
+    pthread_mutex_lock(&s->handling);
+    pthread_mutex_unlock(&s->handling);
+}
 
 void fake_send(struct fake_server *s, const char *bytes, size_t n)
 {
@@ -97,7 +104,9 @@ static void serve(struct fake_server *s)
         bool go_on = true;
         while (go_on && (nl = memchr(in, '\n', len))) {
             json_t *request = json_loadb(in, (size_t)(nl - in), 0, NULL);
+            pthread_mutex_lock(&s->handling);
             go_on = request && s->handler(s, s->user, request);
+            pthread_mutex_unlock(&s->handling);
             json_decref(request);
             len -= (size_t)(nl + 1 - in);
             memmove(in, nl + 1, len);
@@ -128,6 +137,7 @@ struct fake_server *fake_server_new(fake_handler *handler, void *user)
         errx(2, "fake server: no memory");
     s->handler = handler;
     s->user = user;
+    pthread_mutex_init(&s->handling, NULL);
     s->fd = -1;
     snprintf(s->dir, sizeof s->dir, "/tmp/fake-XXXXXX");
     if (!mkdtemp(s->dir) || pipe(s->stop))

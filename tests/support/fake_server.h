@@ -19,6 +19,9 @@ struct fake_server *fake_server_new(fake_handler *handler, void *user);
 /* Ends the thread, removes socket and folder. */
 void fake_server_free(struct fake_server *s);
 const char *fake_server_path(const struct fake_server *s);
+/* Waits until no handler runs. What the test wrote before is seen by later handlers, what
+ * earlier handlers wrote by the test. */
+void fake_server_sync(struct fake_server *s);
 
 /* From the handler: one line, n bytes as they are, or an answer to the request. Each blocks
  * until all is written; a peer that is gone is no error here. take_* are consumed. */
