@@ -11,6 +11,7 @@
 
 #include "base/aio.h"
 #include "sessions/head_internal.h"
+#include "sessions/hold.h"
 #include "sessions/strand.h"
 #include "sessions/tape.h"
 #include "sessions/tape_internal.h"
@@ -435,6 +436,7 @@ static enum err adopt(struct restore *r, int64_t session, struct head_chain *c, 
     if ((rc = meta_read(r->st, "state_commit", &head.commit, sizeof head.commit, e)) ||
         (rc = txn_begin(&t, &r->st->db, e)) ||
         (rc = head_row_push(r->st, &head, dropped, 64, &n_dropped, e)) ||
+        (rc = hold_touch(r->st, session, e)) ||
         (rc = txn_commit(&t, e)))
         return rc;
     for (size_t i = 0; i < n_dropped; i++)

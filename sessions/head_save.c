@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "sessions/head_internal.h"
+#include "sessions/hold.h"
 #include "sessions/identity.h"
 #include "sessions/le.h"
 #include "sessions/schema.h"
@@ -454,7 +455,8 @@ static enum err commit_rows(struct save *v, struct pack_place *dropped, size_t *
     AUTO(txn) struct txn t = {0};
     enum err rc = txn_begin(&t, &v->st->db, e);
     if (rc || (rc = put_rows(v, e)) ||
-        (rc = head_row_push(v->st, &head, dropped, MAX_DROPPED, n, e)))
+        (rc = head_row_push(v->st, &head, dropped, MAX_DROPPED, n, e)) ||
+        (rc = hold_touch(v->st, v->session.num, e)))
         return rc;
     return txn_commit(&t, e);
 }

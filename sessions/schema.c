@@ -108,8 +108,21 @@ static const char schema_v1_state[] =
 
     "PRAGMA user_version = 1;";
 
+/* What state is worth keeping when space is short. */
+static const char schema_v2[] =
+    "CREATE TABLE holds(session INTEGER PRIMARY KEY, pinned INTEGER NOT NULL,"
+    " uses INTEGER NOT NULL, used INTEGER NOT NULL, tag BLOB NOT NULL) STRICT;"
+
+    /* Who means an extent is asked for each one that goes. */
+    "CREATE INDEX heads_block ON heads(block);"
+    "CREATE INDEX heads_tail ON heads(tail);"
+    "CREATE INDEX tips_block ON tips(block);"
+    "CREATE INDEX tips_tail ON tips(tail);"
+
+    "PRAGMA user_version = 2;";
+
 /* Step i makes version i + 1 out of version i, in up to two parts. */
-static const char *const steps[SCHEMA_VERSION][2] = {{schema_v1, schema_v1_state}};
+static const char *const steps[SCHEMA_VERSION][2] = {{schema_v1, schema_v1_state}, {schema_v2}};
 
 static enum err user_version(struct db *db, int64_t *out, struct error *e)
 {

@@ -8,7 +8,7 @@
 
 #include "sessions/db.h"
 
-#define SCHEMA_VERSION 1
+#define SCHEMA_VERSION 2
 
 #define META_COLS "key, value"
 #define NAMESPACE_COLS "id, uuid, name, algorithm, wrapped, created"
@@ -42,6 +42,8 @@
 #define HEAD_COLS                                                                              \
     "session, slot, generation, layout, position, block, tail, tip, numerics, lineage, "       \
     "commit_no"
+/* What a session's state is worth when space is short (holds.h); no row: nothing so far. */
+#define HOLD_COLS "session, pinned, uses, used"
 
 /* Makes the tables of a new database, or migrates an older one, in one transaction. *is_new
  * says which. ERR_UNSUPPORTED: the database is newer than this build. */

@@ -620,6 +620,7 @@ enum err session_delete(struct store *st, const char *id, struct error *e)
         (rc = drop_rows(st, "DELETE FROM turns WHERE session = ?", r.num, e)) ||
         (rc = drop_rows(st, "DELETE FROM params WHERE session = ?", r.num, e)) ||
         (rc = drop_rows(st, "DELETE FROM heads WHERE session = ?", r.num, e)) ||
+        (rc = drop_rows(st, "DELETE FROM holds WHERE session = ?", r.num, e)) ||
         (rc = drop_rows(st, "DELETE FROM sessions WHERE num = ?", r.num, e)))
         return rc;
     /* A strand that cannot be trusted stays behind; fsck finds it. */
