@@ -65,6 +65,8 @@ enum err aio_open_file(const char *path, int flags, mode_t mode, int *fd_out, bo
                        struct error *e)
 {
     bool direct = true;
+    if (fault_point("aio.open"))
+        return err_sys(e, fault_errno(EIO), "open %s", path);
     int fd = open(path, flags | O_CLOEXEC | O_DIRECT, mode);
     if (fd < 0 && errno == EINVAL) {
         direct = false;
@@ -129,7 +131,7 @@ static enum err enqueue(struct aio *a, struct aio_request r, struct error *e)
     a->unused = slot->next;
     a->n_taken++;
     if (fault_point(r.is_write ? "aio.write" : "aio.read"))
-        r.fail = EIO;
+        r.fail = fault_errno(EIO);
     if (fault_point("aio.short"))
         r.cut = true;
     *slot = r;

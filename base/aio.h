@@ -16,9 +16,9 @@
  * gives fewer bytes than asked only at the end of the file (sys 0), a write only with an error.
  * The bytes of a failed request are unspecified. A completed write is not durable: fs_sync().
  *
- * An aio belongs to one thread. Fault points: aio.read, aio.write (that request completes with
- * EIO), aio.short (its first transfer is cut in half), aio.ring (the ring is refused),
- * aio.buffer. */
+ * An aio belongs to one thread. Fault points: aio.open, aio.read, aio.write (that request
+ * completes with EIO), aio.short (its first transfer is cut in half), aio.ring (the ring is
+ * refused), aio.buffer. */
 #ifndef BASE_AIO_H
 #define BASE_AIO_H
 

@@ -19,6 +19,7 @@ struct fault {
 
 static struct fault faults[FAULT_MAX_ARMED];
 static _Atomic bool fired;
+static _Atomic int use_errno;
 _Atomic uint32_t fault_armed_;
 
 void fault_arm(enum fault_action action, const char *name, uint64_t n)
@@ -34,8 +35,20 @@ void fault_arm(enum fault_action action, const char *name, uint64_t n)
     atomic_store(&fault_armed_, i + 1);
 }
 
+void fault_use_errno(int sys)
+{
+    atomic_store(&use_errno, sys);
+}
+
+int fault_errno(int sys)
+{
+    int other = atomic_load(&use_errno);
+    return other ? other : sys;
+}
+
 bool fault_disarm(void)
 {
+    atomic_store(&use_errno, 0);
     atomic_store(&fault_armed_, 0);
     return atomic_exchange(&fired, false);
 }

@@ -57,6 +57,12 @@ enum fault_action {
  * any point; n counts from 1 and is ignored by FAULT_COUNT. */
 void fault_arm(enum fault_action action, const char *name, uint64_t n);
 
+/* What points fail with that stand for a system call: EIO and ENOSPC are other stories. 0: each
+ * with its own, also after fault_disarm. */
+void fault_use_errno(int sys);
+/* The errno of a point that fails, whose own is `sys`. */
+int fault_errno(int sys);
+
 /* Disarms everything. True when an armed fault has failed a point since it was armed. */
 bool fault_disarm(void);
 

@@ -13,7 +13,7 @@
 #include "base/fault.h"
 
 /* What the system call gives, or -1 with this errno where an armed fault wants it. */
-#define FAULTY(point, sys, call) (fault_point(point) ? (errno = (sys), -1) : (call))
+#define FAULTY(point, sys, call) (fault_point(point) ? (errno = fault_errno(sys), -1) : (call))
 
 /* ---- paths ------------------------------------------------------------------------------ */
 
@@ -92,10 +92,12 @@ enum err fs_place_path(enum fs_place place, const char *name, char *out, size_t 
 static enum err make_one(const char *path, struct error *e)
 {
     struct stat st;
-    if (fault_point("fs.mkdir"))
-        return err_sys(e, EIO, "mkdir %s", path);
-    if (mkdir(path, 0700) == 0)
-        return OK;
+    char folder[FS_PATH_BYTES];
+    enum err rc = parent_of(path, folder, sizeof folder, e);
+    if (rc)
+        return rc;
+    if (FAULTY("fs.mkdir", EIO, mkdir(path, 0700)) == 0)
+        return fs_sync_dir(folder, e);
     int sys = errno;
     if (sys != EEXIST)
         return err_sys(e, sys, "mkdir %s", path);
@@ -128,12 +130,10 @@ enum err fs_mkdir_p(const char *path, struct error *e)
 
 enum err fs_sync_dir(const char *path, struct error *e)
 {
-    AUTO_FD int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    AUTO_FD int fd = FAULTY("fs.open", EIO, open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fd < 0)
         return err_sys(e, errno, "open %s", path);
-    if (fault_point("fs.sync"))
-        return err_sys(e, EIO, "fsync %s", path);
-    if (fsync(fd) < 0)
+    if (FAULTY("fs.sync", EIO, fsync(fd)) < 0)
         return err_sys(e, errno, "fsync %s", path);
     return OK;
 }
@@ -246,21 +246,65 @@ enum err fs_lock(const char *path, int *fd_out, struct error *e)
     return OK;
 }
 
+enum err fs_open(const char *path, int flags, mode_t mode, int *fd_out, struct error *e)
+{
+    int fd = FAULTY("fs.open", EIO, open(path, flags | O_CLOEXEC | O_NOCTTY, mode));
+    if (fd < 0)
+        return err_sys(e, errno, "open %s", path);
+    *fd_out = fd;
+    return OK;
+}
+
+enum err fs_size(int fd, const char *name, uint64_t *out, struct error *e)
+{
+    struct stat st;
+    if (FAULTY("fs.read", EIO, fstat(fd, &st)) < 0)
+        return err_sys(e, errno, "stat %s", name);
+    *out = (uint64_t)st.st_size;
+    return OK;
+}
+
+enum err fs_truncate(int fd, const char *name, uint64_t size, struct error *e)
+{
+    if (FAULTY("fs.truncate", EIO, ftruncate(fd, (off_t)size)) < 0)
+        return err_sys(e, errno, "truncate %s to %llu", name, (unsigned long long)size);
+    return OK;
+}
+
+enum err fs_unlink(const char *path, struct error *e)
+{
+    if (FAULTY("fs.unlink", EIO, unlink(path)) < 0)
+        return err_sys(e, errno, "unlink %s", path);
+    return OK;
+}
+
 /* ---- bytes ------------------------------------------------------------------------------ */
 
-enum err fs_pread(int fd, const char *name, void *dst, size_t n, uint64_t off, struct error *e)
+enum err fs_pread_some(int fd, const char *name, void *dst, size_t n, uint64_t off, size_t *got,
+                       struct error *e)
 {
-    for (size_t done = 0; done < n;) {
+    size_t done = 0;
+    while (done < n) {
         ssize_t k = FAULTY("fs.read", EIO,
                            pread(fd, (char *)dst + done, n - done, (off_t)(off + done)));
         if (k < 0 && errno != EINTR)
             return err_sys(e, errno, "read %s at %llu", name, (unsigned long long)off);
         if (k == 0)
-            return err_set(e, ERR_FORMAT, "read %s at %llu: %zu bytes, want %zu", name,
-                           (unsigned long long)off, done, n);
+            break;
         done += k > 0 ? (size_t)k : 0;
     }
+    *got = done;
     return OK;
+}
+
+enum err fs_pread(int fd, const char *name, void *dst, size_t n, uint64_t off, struct error *e)
+{
+    size_t got;
+    enum err rc = fs_pread_some(fd, name, dst, n, off, &got, e);
+    if (!rc && got < n)
+        rc = err_set(e, ERR_FORMAT, "read %s at %llu: %zu bytes, want %zu", name,
+                     (unsigned long long)off, got, n);
+    return rc;
 }
 
 enum err fs_pwrite(int fd, const char *name, const void *src, size_t n, uint64_t off,
@@ -289,9 +333,7 @@ enum err fs_write(int fd, const char *name, const void *src, size_t n, struct er
 
 enum err fs_sync(int fd, const char *name, struct error *e)
 {
-    if (fault_point("fs.sync"))
-        return err_sys(e, EIO, "fdatasync %s", name);
-    while (fdatasync(fd) < 0)
+    while (FAULTY("fs.sync", EIO, fdatasync(fd)) < 0)
         if (errno != EINTR)
             return err_sys(e, errno, "fdatasync %s", name);
     return OK;

@@ -1,7 +1,8 @@
 /* Files, done completely: every byte or an error, EINTR hidden, durable where it says so.
  *
  * Paths appear in every message. All calls block; none for the loop thread except on small
- * files. Fault points: fs.open, fs.read, fs.write, fs.sync, fs.rename, fs.mkdir. */
+ * files. Fault points: fs.open, fs.read, fs.write, fs.sync, fs.truncate, fs.rename, fs.unlink,
+ * fs.mkdir. */
 #ifndef BASE_FS_H
 #define BASE_FS_H
 
@@ -15,8 +16,8 @@
 
 #define FS_PATH_BYTES 4096
 
-/* Makes path and its missing parents with mode 0700. An existing folder is fine; ERR_CONFLICT
- * when something else stands there. */
+/* Makes path and its missing parents with mode 0700, their names durable. An existing folder is
+ * fine; ERR_CONFLICT when something else stands there. */
 NODISCARD enum err fs_mkdir_p(const char *path, struct error *e);
 
 /* Reads a whole file into out (appended). ERR_LIMIT when that is more than out may hold. Works
@@ -30,10 +31,21 @@ NODISCARD enum err fs_read_fd(int fd, const char *name, struct buf *out, struct 
 NODISCARD enum err fs_write_atomic(const char *path, const void *data, size_t n, mode_t mode,
                                    struct error *e);
 
+/* open(2) with O_CLOEXEC and O_NOCTTY; mode counts with O_CREAT. */
+NODISCARD enum err fs_open(const char *path, int flags, mode_t mode, int *fd_out,
+                           struct error *e);
+NODISCARD enum err fs_size(int fd, const char *name, uint64_t *out, struct error *e);
+NODISCARD enum err fs_truncate(int fd, const char *name, uint64_t size, struct error *e);
+/* ERR_NOTFOUND: there is no such file. Durable after fs_sync_dir. */
+NODISCARD enum err fs_unlink(const char *path, struct error *e);
+
 /* All n bytes at offset off, or an error. A read that meets the end of the file is ERR_FORMAT
  * with both sizes. `name` is for messages. */
 NODISCARD enum err fs_pread(int fd, const char *name, void *dst, size_t n, uint64_t off,
                             struct error *e);
+/* The same, but the end of the file only ends it: *got is what there was. */
+NODISCARD enum err fs_pread_some(int fd, const char *name, void *dst, size_t n, uint64_t off,
+                                 size_t *got, struct error *e);
 NODISCARD enum err fs_pwrite(int fd, const char *name, const void *src, size_t n, uint64_t off,
                              struct error *e);
 /* All n bytes at the current position (pipes, sockets in blocking mode). */

@@ -1,12 +1,27 @@
 #include "sessions/db.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/crypto.h"
 #include "base/fault.h"
+#include "sessions/vfs.h"
+
+/* What the system said about a failed file operation, as far as a caller can act on it. */
+static enum err code_of_errno(int sys, enum err otherwise)
+{
+    switch (sys) {
+    case ENOSPC:
+    case EDQUOT:
+        return ERR_LIMIT;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+        return ERR_DENIED;
+    default:
+        return otherwise;
+    }
+}
 
 enum err db_error(struct db *db, int sqlite_rc, struct error *e, const char *what)
 {
@@ -26,9 +41,13 @@ enum err db_error(struct db *db, int sqlite_rc, struct error *e, const char *wha
         if (map[i].sqlite == (sqlite_rc & 0xff))
             code = map[i].code;
     const char *text = db->handle ? sqlite3_errmsg(db->handle) : sqlite3_errstr(sqlite_rc);
-    err_set(e, code, "%s: %s", what, text);
-    if (e && db->handle)
-        e->sys = sqlite3_system_errno(db->handle);
+    int sys = code == ERR_IO ? vfs_errno() : 0;
+    if (!sys)
+        return err_set(e, code, "%s: %s", what, text);
+    code = code_of_errno(sys, code);
+    err_sys(e, sys, "%s: %s", what, text);
+    if (e)
+        e->code = code;
     return code;
 }
 
@@ -43,27 +62,26 @@ enum err db_exec(struct db *db, const char *sql, struct error *e)
 enum err db_open(struct db *db, const char *path, struct error *e)
 {
     memset(db, 0, sizeof *db);
-    /* SQLite would make the file 0644; -wal takes its mode from the database. */
-    AUTO_FD int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return err_sys(e, errno, "open %s", path);
-    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX;
-    int rc = sqlite3_open_v2(path, &db->handle, flags, NULL);
+    enum err code = vfs_register(e);
+    if (code)
+        return code;
+    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
+    int rc = sqlite3_open_v2(path, &db->handle, flags, VFS_NAME);
     if (rc) {
-        enum err code = db_error(db, rc, e, path);
+        code = db_error(db, rc, e, path);
         db_close(db);
         return code;
     }
     sqlite3_extended_result_codes(db->handle, 1);
     /* EXCLUSIVE: no second connection can checkpoint, and the WAL index stays out of a file. */
-    enum err code = db_exec(db,
-                            "PRAGMA locking_mode = EXCLUSIVE;"
-                            "PRAGMA journal_mode = WAL;"
-                            "PRAGMA synchronous = FULL;"
-                            "PRAGMA cell_size_check = ON;"
-                            "PRAGMA trusted_schema = OFF;"
-                            "PRAGMA temp_store = MEMORY;",
-                            e);
+    code = db_exec(db,
+                   "PRAGMA locking_mode = EXCLUSIVE;"
+                   "PRAGMA journal_mode = WAL;"
+                   "PRAGMA synchronous = FULL;"
+                   "PRAGMA cell_size_check = ON;"
+                   "PRAGMA trusted_schema = OFF;"
+                   "PRAGMA temp_store = MEMORY;",
+                   e);
     if (code) {
         db_close(db);
         return err_wrap(e, code, "%s", path);

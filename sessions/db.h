@@ -16,7 +16,8 @@
  * BLAKE2b-128 under a key of the store over table name, column types and values, each with its
  * length. Belongs to the store's thread.
  *
- * Fault points: db.prepare, db.step (reads and writes), db.begin, db.commit. */
+ * Fault points: db.prepare, db.step (reads and writes), db.begin, db.commit; those of fs in
+ * every access to the file. */
 #ifndef SESSIONS_DB_H
 #define SESSIONS_DB_H
 
@@ -45,7 +46,8 @@ struct db {
     struct db_statement statements[DB_MAX_STATEMENTS];
 };
 
-/* Opens (makes, 0600) path for this connection alone, in WAL mode with synchronous=FULL.
+/* Opens (makes, 0600) path for this connection alone, through vfs.h, in WAL mode with
+ * synchronous=FULL.
  * ERR_CORRUPT: not a database. ERR_BUSY: another process has it open. */
 NODISCARD enum err db_open(struct db *db, const char *path, struct error *e);
 /* Checkpoints and closes; fine on one that never opened. */

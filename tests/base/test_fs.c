@@ -96,7 +96,7 @@ static void test_write_atomic_under_faults(void **state)
         assert_content("f", n < 5 ? "old" : "newer");
         assert_int_equal(count_entries(), n_before);
     }
-    assert_int_equal(n, 6);
+    assert_int_equal(n, 7);
     assert_content("f", "newer");
     struct stat st;
     assert_int_equal(stat(in_dir("f"), &st), 0);
