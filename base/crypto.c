@@ -2,9 +2,13 @@
 
 #include <sodium.h>
 #include <string.h>
+#include <sys/mman.h>
+
+#include "base/fault.h"
 
 _Static_assert(CRYPTO_KEY_BYTES == crypto_aead_xchacha20poly1305_ietf_KEYBYTES, "key");
 _Static_assert(CRYPTO_NONCE_BYTES == crypto_aead_xchacha20poly1305_ietf_NPUBBYTES, "nonce");
+_Static_assert(CRYPTO_SALT_BYTES == crypto_pwhash_argon2id_SALTBYTES, "salt");
 _Static_assert(CRYPTO_TAG_BYTES == crypto_aead_xchacha20poly1305_ietf_ABYTES, "tag");
 _Static_assert(CRYPTO_KEY_BYTES == HASH_BYTES && CRYPTO_KEY_BYTES == HASH_KEY_BYTES, "derive");
 
@@ -86,4 +90,44 @@ void crypto_random(void *dst, size_t n)
 void crypto_wipe(void *p, size_t n)
 {
     sodium_memzero(p, n);
+}
+
+void *crypto_secret_new(size_t n)
+{
+    void *p = fault_point("crypto.secret")
+                  ? MAP_FAILED
+                  : mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    /* Refused where RLIMIT_MEMLOCK is used up; the rest of the protection stays. */
+    (void)!sodium_mlock(p, n);
+    return p;
+}
+
+void crypto_secret_free(void *p, size_t n)
+{
+    if (!p)
+        return;
+    sodium_munlock(p, n); /* wipes */
+    munmap(p, n);
+}
+
+/* ---- passphrases ------------------------------------------------------------------------- */
+
+enum err crypto_stretch(const void *pass, size_t n_pass, const uint8_t salt[CRYPTO_SALT_BYTES],
+                        struct crypto_cost cost, uint8_t out[CRYPTO_KEY_BYTES], struct error *e)
+{
+    const struct crypto_cost least = CRYPTO_COST_MIN, most = CRYPTO_COST_MAX;
+    if (cost.ops < least.ops || cost.ops > most.ops || cost.mem_bytes < least.mem_bytes ||
+        cost.mem_bytes > most.mem_bytes)
+        return err_set(e, ERR_INVAL,
+                       "Argon2id: %u passes over %llu bytes; at most %u over %llu are allowed",
+                       cost.ops, (unsigned long long)cost.mem_bytes, most.ops,
+                       (unsigned long long)most.mem_bytes);
+    if (fault_point("crypto.stretch") ||
+        crypto_pwhash_argon2id(out, CRYPTO_KEY_BYTES, pass, n_pass, salt, cost.ops,
+                               (size_t)cost.mem_bytes, crypto_pwhash_ALG_ARGON2ID13) != 0)
+        return err_set(e, ERR_NOMEM, "Argon2id: no memory for %llu bytes",
+                       (unsigned long long)cost.mem_bytes);
+    return OK;
 }

@@ -55,4 +55,32 @@ void crypto_random(void *dst, size_t n);
 /* Overwrites; the compiler may not drop it. */
 void crypto_wipe(void *p, size_t n);
 
+/* Memory for keys: n bytes of zeros in pages of their own, that are neither swapped out (as far
+ * as RLIMIT_MEMLOCK allows) nor part of a core dump. NULL: no memory. Freeing wipes; NULL is
+ * fine. */
+void *crypto_secret_new(size_t n);
+void crypto_secret_free(void *p, size_t n);
+
+/* ---- passphrases ------------------------------------------------------------------------- */
+
+#define CRYPTO_SALT_BYTES 16
+
+/* What one guess at a passphrase costs: Argon2id, version 1.3, one lane. */
+struct crypto_cost {
+    uint32_t ops;       /* passes over the memory */
+    uint64_t mem_bytes; /* rounded down to KiB */
+};
+/* Bounds: a file that says less was not written by us, one that says more would be a way to
+ * take the machine's memory. */
+#define CRYPTO_COST_MIN ((struct crypto_cost){1, 8u << 10})
+#define CRYPTO_COST_MAX ((struct crypto_cost){64, 1ull << 30})
+/* RFC 9106's second recommendation for one lane: 3 passes over 256 MiB; 0.3 to 1 s. */
+#define CRYPTO_COST_DEFAULT ((struct crypto_cost){3, 256u << 20})
+
+/* A key from a passphrase. ERR_INVAL: a cost out of bounds. ERR_NOMEM: no room for it. */
+NODISCARD enum err crypto_stretch(const void *pass, size_t n_pass,
+                                  const uint8_t salt[CRYPTO_SALT_BYTES],
+                                  struct crypto_cost cost, uint8_t out[CRYPTO_KEY_BYTES],
+                                  struct error *e);
+
 #endif

@@ -13,7 +13,7 @@ static const uint8_t magic[8] = {'A', 'G', 'D', 'E', 'X', 'T', '1', '\n'};
 
 /* ---- laying out -------------------------------------------------------------------------- */
 
-static uint32_t chunks_of(const struct extent_region *r)
+uint32_t extent_chunks(const struct extent_region *r)
 {
     uint64_t padded = extent_pages(r->bytes) * EXTENT_PAGE;
     return (uint32_t)((padded + EXTENT_CHUNK - 1) / EXTENT_CHUNK);
@@ -31,7 +31,7 @@ static enum err place_regions(struct extent *x, struct error *e)
     uint64_t n_chunks = 0, pages = 0;
     for (uint32_t i = 0; i < x->n_regions; i++) {
         x->regions[i].chunk = (uint32_t)n_chunks;
-        n_chunks += chunks_of(&x->regions[i]);
+        n_chunks += extent_chunks(&x->regions[i]);
         pages += extent_pages(x->regions[i].bytes);
         if (pages > EXTENT_MAX_PAGES)
             return err_set(e, ERR_LIMIT, "extent of more than %u pages", EXTENT_MAX_PAGES);
@@ -155,27 +155,44 @@ static size_t chunk_bytes(const struct extent_region *r, uint32_t i)
     return left < EXTENT_CHUNK ? (size_t)left : EXTENT_CHUNK;
 }
 
-void extent_seal(const struct extent *x, const uint8_t chunk_key[CRYPTO_KEY_BYTES],
-                 const uint8_t header_key[CRYPTO_KEY_BYTES], const uint8_t *pack_uuid,
+/* Key and nonce of an extent's chunks. */
+static struct crypto_extent cipher_of(const struct extent *x, const struct extent_keys *k)
+{
+    struct crypto_extent c;
+    memcpy(c.key, x->algorithm == EXTENT_SEALED ? k->seal : k->tag, sizeof c.key);
+    memcpy(c.nonce, x->nonce, sizeof c.nonce);
+    return c;
+}
+
+void extent_seal(const struct extent *x, const struct extent_keys *k, const uint8_t *pack_uuid,
                  uint64_t off, uint8_t *bytes)
 {
     size_t n_header = (size_t)x->header_pages * EXTENT_PAGE;
     memset(bytes, 0, n_header);
     encode_fields(x, bytes);
-    struct crypto_extent c;
-    memcpy(c.key, chunk_key, sizeof c.key);
-    memcpy(c.nonce, x->nonce, sizeof c.nonce);
+    struct crypto_extent c = cipher_of(x, k);
     uint8_t *tags = bytes + FIELDS_BYTES + x->n_regions * REGION_BYTES;
     for (uint32_t i = 0; i < x->n_regions; i++) {
         const struct extent_region *r = &x->regions[i];
         encode_region(r, bytes + FIELDS_BYTES + i * REGION_BYTES);
-        const uint8_t *data = bytes + (size_t)r->page * EXTENT_PAGE;
-        for (uint32_t k = 0; k < chunks_of(r); k++)
-            crypto_tag(&c, r->chunk + k, data + (size_t)k * EXTENT_CHUNK, chunk_bytes(r, k),
-                       tags + (size_t)(r->chunk + k) * TAG);
+        uint8_t *data = bytes + (size_t)r->page * EXTENT_PAGE;
+        for (uint32_t j = 0; j < extent_chunks(r); j++) {
+            uint8_t *chunk = data + (size_t)j * EXTENT_CHUNK;
+            uint8_t *tag = tags + (size_t)(r->chunk + j) * TAG;
+            if (x->algorithm == EXTENT_SEALED)
+                crypto_seal(&c, r->chunk + j, chunk, chunk_bytes(r, j), chunk, tag);
+            else
+                crypto_tag(&c, r->chunk + j, chunk, chunk_bytes(r, j), tag);
+        }
     }
-    header_tag(header_key, pack_uuid, off, bytes, n_header, bytes + n_header - TAG);
+    extent_move(bytes, n_header, k, pack_uuid, off);
     crypto_wipe(&c, sizeof c);
+}
+
+void extent_move(uint8_t *header, size_t n_bytes, const struct extent_keys *k,
+                 const uint8_t *pack_uuid, uint64_t off)
+{
+    header_tag(k->header, pack_uuid, off, header, n_bytes, header + n_bytes - TAG);
 }
 
 /* ---- reading ----------------------------------------------------------------------------- */
@@ -245,7 +262,7 @@ static bool is_sane(const struct extent *x)
         if (r->page != page || r->chunk != chunk || r->bytes > (uint64_t)x->pages * EXTENT_PAGE)
             return false;
         page += (uint32_t)extent_pages(r->bytes);
-        chunk += chunks_of(r);
+        chunk += extent_chunks(r);
     }
     return page == x->pages && chunk == x->n_chunks;
 }
@@ -268,7 +285,7 @@ enum err extent_decode(const uint8_t *header, size_t n_bytes,
     struct extent x = {0};
     decode_fields(header, &x);
     if (x.n_regions > EXTENT_MAX_REGIONS || header_bytes(x.n_regions, x.n_chunks) > n_bytes ||
-        x.algorithm != EXTENT_TAGGED)
+        (x.algorithm != EXTENT_TAGGED && x.algorithm != EXTENT_SEALED))
         return err_set(e, ERR_FORMAT, "extent at %llu: %u regions, %u chunks, algorithm %u",
                        (unsigned long long)off, x.n_regions, x.n_chunks, (unsigned)x.algorithm);
     for (uint32_t i = 0; i < x.n_regions; i++)
@@ -280,18 +297,26 @@ enum err extent_decode(const uint8_t *header, size_t n_bytes,
     return OK;
 }
 
-enum err extent_check(const struct extent *x, const uint8_t *header,
-                      const struct extent_region *r, const uint8_t chunk_key[CRYPTO_KEY_BYTES],
-                      const void *data, struct error *e)
+enum err extent_open_chunks(const struct extent *x, const uint8_t *header,
+                            const struct extent_region *r, uint32_t first, uint32_t n,
+                            const struct extent_keys *k, void *data, struct error *e)
 {
-    struct crypto_extent c;
-    memcpy(c.key, chunk_key, sizeof c.key);
-    memcpy(c.nonce, x->nonce, sizeof c.nonce);
-    const uint8_t *p = data;
+    struct crypto_extent c = cipher_of(x, k);
+    uint8_t *p = data;
     enum err rc = OK;
-    for (uint32_t k = 0; k < chunks_of(r) && !rc; k++)
-        rc = crypto_check(&c, r->chunk + k, p + (size_t)k * EXTENT_CHUNK, chunk_bytes(r, k),
-                          tag_of(x, header, r->chunk + k), e);
+    for (uint32_t i = first; i < first + n && !rc; i++, p += EXTENT_CHUNK) {
+        const uint8_t *tag = tag_of(x, header, r->chunk + i);
+        size_t bytes = chunk_bytes(r, i);
+        rc = x->algorithm == EXTENT_SEALED ? crypto_open(&c, r->chunk + i, p, bytes, tag, p, e)
+                                           : crypto_check(&c, r->chunk + i, p, bytes, tag, e);
+    }
     crypto_wipe(&c, sizeof c);
     return rc ? err_wrap(e, rc, "region %.23s", r->name) : OK;
+}
+
+enum err extent_open(const struct extent *x, const uint8_t *header,
+                     const struct extent_region *r, const struct extent_keys *k, void *data,
+                     struct error *e)
+{
+    return extent_open_chunks(x, header, r, 0, extent_chunks(r), k, data, e);
 }

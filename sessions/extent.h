@@ -5,11 +5,13 @@
  *     region 1. planes: index planes first, then main ones, each in the order of the layout
  *
  * A region is cut into chunks of 16 KiB (the last one shorter, still whole pages; what is
- * behind the region's bytes is 0). Chunk tags are XChaCha20-Poly1305 under the namespace's
- * chunk key and the extent's nonce, chunks numbered through the extent: any region can be
- * verified alone. The header's tag is BLAKE2b-128 over its bytes, the pack's uuid and the
- * extent's place in it, so a header that was moved, or swapped with one of another pack, does
- * not verify.
+ * behind the region's bytes is 0). Chunk tags are XChaCha20-Poly1305 under a key of the
+ * namespace and the extent's nonce, chunks numbered through the extent: any run of chunks can
+ * be verified alone. The algorithm says whether chunks are tagged (readable, encrypt=off) or
+ * sealed (encrypt=on); extents of both kinds may stand in one pack. Headers are never
+ * encrypted: they hold no token and no row. The header's tag is BLAKE2b-128 over its bytes, the
+ * pack's uuid and the extent's place in it, so a header that was moved, or swapped with one of
+ * another pack, does not verify.
  *
  * Header fields, little endian (offset, bytes):
  *
@@ -47,6 +49,13 @@
 #define EXTENT_MAX_HEADER_PAGES 256u
 #define EXTENT_MAX_PAGES (1u << 20) /* 4 GiB */
 #define EXTENT_SESSION_BYTES 32
+
+/* What the extents of a namespace are written and read with: all follow from its data key. */
+struct extent_keys {
+    uint8_t header[CRYPTO_KEY_BYTES]; /* of the tags of headers, lists' trailers included */
+    uint8_t tag[CRYPTO_KEY_BYTES];    /* of EXTENT_TAGGED chunks */
+    uint8_t seal[CRYPTO_KEY_BYTES];   /* of EXTENT_SEALED chunks */
+};
 
 enum extent_kind { EXTENT_BLOCK = 1, EXTENT_TAIL, EXTENT_TIP, EXTENT_LIST };
 enum extent_algorithm { EXTENT_TAGGED = 1, EXTENT_SEALED = 2 };
@@ -102,10 +111,14 @@ NODISCARD enum err extent_plan_one(struct extent *x, enum region_kind what, uint
                                    struct error *e);
 
 /* Tags every chunk of the extent that lies at `bytes` (x->pages pages, regions filled, padding
- * 0) and writes its header in front. */
-void extent_seal(const struct extent *x, const uint8_t chunk_key[CRYPTO_KEY_BYTES],
-                 const uint8_t header_key[CRYPTO_KEY_BYTES], const uint8_t *pack_uuid,
+ * 0), encrypts it in place if x->algorithm is EXTENT_SEALED, and writes the header in front.
+ */
+void extent_seal(const struct extent *x, const struct extent_keys *k, const uint8_t *pack_uuid,
                  uint64_t off, uint8_t *bytes);
+/* Gives a whole header (n_bytes, verified at its old place) the tag of another place: for an
+ * extent that is copied as it is, chunks untouched. */
+void extent_move(uint8_t *header, size_t n_bytes, const struct extent_keys *k,
+                 const uint8_t *pack_uuid, uint64_t off);
 
 /* How many pages the header has that begins with this page; 0 if it is none. */
 uint32_t extent_header_pages(const uint8_t page[EXTENT_PAGE]);
@@ -115,11 +128,18 @@ NODISCARD enum err extent_decode(const uint8_t *header, size_t n_bytes,
                                  const uint8_t header_key[CRYPTO_KEY_BYTES],
                                  const uint8_t *pack_uuid, uint64_t off, struct extent *out,
                                  struct error *e);
-/* Checks the chunks of a region against the tags in the header they came with. data: the region
- * with its padding. ERR_CORRUPT names region and chunk. */
-NODISCARD enum err extent_check(const struct extent *x, const uint8_t *header,
-                                const struct extent_region *r,
-                                const uint8_t chunk_key[CRYPTO_KEY_BYTES], const void *data,
-                                struct error *e);
+/* Chunks of a region. */
+uint32_t extent_chunks(const struct extent_region *r);
+/* Checks a region's chunks [first, first + n) against the tags in the header they came with,
+ * and decrypts them in place if they are sealed. data: where chunk `first` begins; the region's
+ * last chunk comes with its padding. Any thread. ERR_CORRUPT names region and chunk; sealed
+ * chunks from that one on are then not decrypted. */
+NODISCARD enum err extent_open_chunks(const struct extent *x, const uint8_t *header,
+                                      const struct extent_region *r, uint32_t first, uint32_t n,
+                                      const struct extent_keys *k, void *data, struct error *e);
+/* The whole region, with its padding. */
+NODISCARD enum err extent_open(const struct extent *x, const uint8_t *header,
+                               const struct extent_region *r, const struct extent_keys *k,
+                               void *data, struct error *e);
 
 #endif

@@ -118,7 +118,7 @@ static enum err sweep_pack(struct sweep *s, struct error *e)
     if (fd < 0)
         return errno == ENOENT ? OK : err_sys(e, errno, "open %s", path);
     s->fd = fd;
-    struct pack_walk w = {.header_key = s->st->space.header_key,
+    struct pack_walk w = {.header_key = s->st->space.keys.header,
                           .uuid = s->pack->uuid,
                           .fn = sweep_one,
                           .user = s};

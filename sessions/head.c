@@ -72,7 +72,7 @@ enum err head_extent_open(struct store *st, const struct head_want_extent *w,
     if (!h.header)
         return err_set(e, ERR_NOMEM, "extent header: out of memory");
     memcpy(h.header, st->scratch.p, n);
-    rc = extent_decode(h.header, n, st->space.header_key, f->uuid, w->place.off, &h.x, e);
+    rc = extent_decode(h.header, n, st->space.keys.header, f->uuid, w->place.off, &h.x, e);
     if (!rc)
         rc = head_extent_check(&h.x, w, e);
     if (rc) {
@@ -93,7 +93,7 @@ enum err head_extent_read(struct store *st, const struct head_want_extent *w,
     if (rc || !n ||
         (rc = read_scratch(st, f, w->place.off + (uint64_t)r->page * EXTENT_PAGE, n, e)))
         return rc;
-    return extent_check(&h->x, h->header, r, st->space.chunk_key, st->scratch.p, e);
+    return extent_open(&h->x, h->header, r, &st->space.keys, st->scratch.p, e);
 }
 
 enum err head_set_aside(struct store *st, const struct chain_piece *p, struct error *e)

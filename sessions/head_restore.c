@@ -227,10 +227,10 @@ static bool is_ids(const struct job *j)
 }
 
 /* The bytes of a job have arrived at `data`: are they what they should be? */
-static bool accept(struct restore *r, const struct job *j, const uint8_t *data)
+static bool accept(struct restore *r, const struct job *j, uint8_t *data)
 {
     const struct head_extent *h = &r->extents[j->piece];
-    if (extent_check(&h->x, h->header, j->region, r->st->space.chunk_key, data, NULL))
+    if (extent_open(&h->x, h->header, j->region, &r->st->space.keys, data, NULL))
         return false;
     if (is_ids(j)) {
         const struct chain_piece *p = &r->chain->pieces[j->piece];
@@ -243,7 +243,7 @@ static bool accept(struct restore *r, const struct job *j, const uint8_t *data)
 
 static void finish(struct restore *r, struct job *j, const struct aio_done *d)
 {
-    const uint8_t *data = j->bounce >= 0 ? bounce_at(r, j->bounce) : j->dst;
+    uint8_t *data = j->bounce >= 0 ? bounce_at(r, j->bounce) : j->dst;
     r->out.bytes_read += d->bytes;
     r->done += j->n;
     if (is_wanted(r, j->piece)) {

@@ -128,7 +128,7 @@ static void begin_extent(struct save *v, struct extent *x, enum extent_kind kind
 {
     *x = (struct extent){
         .kind = kind,
-        .algorithm = EXTENT_TAGGED,
+        .algorithm = v->st->space.algorithm,
         .first = first,
         .last = last,
         .commit = v->commit,
@@ -254,8 +254,7 @@ static enum err write_extent(struct save *v, const struct extent *x, struct exte
     enum err rc = pack_room(st, x->pages, &row->place, &uuid, e);
     if (rc)
         return rc;
-    extent_seal(x, st->space.chunk_key, st->space.header_key, uuid, row->place.off,
-                st->extent.p);
+    extent_seal(x, &st->space.keys, uuid, row->place.off, st->extent.p);
     if ((rc = pack_write(st, &row->place, st->extent.p, e)))
         return rc;
     row->layout = v->layout;

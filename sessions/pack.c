@@ -34,7 +34,7 @@ void pack_super_encode(const struct pack_super *s, const uint8_t key[CRYPTO_KEY_
     le_put32(page + 8, 1);
     le_put32(page + 12, EXTENT_PAGE);
     le_put32(page + 16, EXTENT_CHUNK);
-    le_put32(page + 20, EXTENT_TAGGED);
+    le_put32(page + 20, (uint32_t)s->algorithm);
     le_put32(page + 24, 1);
     le_put32(page + 28, s->block_tokens);
     memcpy(page + 32, s->uuid, 16);
@@ -57,11 +57,12 @@ enum err pack_super_decode(const uint8_t page[EXTENT_PAGE], const uint8_t key[CR
     if (!crypto_equal(tag, page + EXTENT_PAGE - HASH_TAG_BYTES, sizeof tag))
         return err_set(e, ERR_CORRUPT, "superblock damaged, or of another master key");
     if (le_take32(page + 8) != 1 || le_take32(page + 12) != EXTENT_PAGE ||
-        le_take32(page + 16) != EXTENT_CHUNK || le_take32(page + 20) != EXTENT_TAGGED ||
-        le_take32(page + 24) != 1)
+        le_take32(page + 16) != EXTENT_CHUNK || le_take32(page + 24) != 1 ||
+        (le_take32(page + 20) != EXTENT_TAGGED && le_take32(page + 20) != EXTENT_SEALED))
         return err_set(e, ERR_FORMAT, "pack version %u, page %u, chunk %u: not of this build",
                        le_take32(page + 8), le_take32(page + 12), le_take32(page + 16));
-    struct pack_super s = {.block_tokens = le_take32(page + 28),
+    struct pack_super s = {.algorithm = (enum extent_algorithm)le_take32(page + 20),
+                           .block_tokens = le_take32(page + 28),
                            .number = le_take64(page + 216),
                            .created_ms = le_take64(page + 224)};
     memcpy(s.uuid, page + 32, 16);
@@ -71,6 +72,11 @@ enum err pack_super_decode(const uint8_t page[EXTENT_PAGE], const uint8_t key[CR
     memcpy(s.wrapped, page + 144, sizeof s.wrapped);
     *out = s;
     return OK;
+}
+
+bool pack_super_is_of(const uint8_t page[EXTENT_PAGE], const uint8_t *space_uuid)
+{
+    return memcmp(page + 64, space_uuid, STORE_UUID_BYTES) == 0;
 }
 
 /* ---- rows -------------------------------------------------------------------------------- */
@@ -205,10 +211,8 @@ void pack_trailer_encode(const uint8_t *uuid, const uint8_t header_key[CRYPTO_KE
 }
 
 /* The body of the list that the trailer of a pack points to; *n entries, malloc'ed. */
-static enum err read_list(int fd, const uint8_t *uuid,
-                          const uint8_t header_key[CRYPTO_KEY_BYTES],
-                          const uint8_t chunk_key[CRYPTO_KEY_BYTES], uint64_t size,
-                          uint8_t **out, uint64_t *n, struct error *e)
+static enum err read_list(int fd, const uint8_t *uuid, const struct extent_keys *k,
+                          uint64_t size, uint8_t **out, uint64_t *n, struct error *e)
 {
     uint8_t page[EXTENT_PAGE], want[EXTENT_PAGE];
     if (size < 2 * EXTENT_PAGE || size % EXTENT_PAGE)
@@ -220,7 +224,7 @@ static enum err read_list(int fd, const uint8_t *uuid,
     if (memcmp(page, PACK_TRAILER_MAGIC, 8) != 0)
         return err_set(e, ERR_NOTFOUND, "pack without a list");
     uint64_t off = le_take64(page + 8);
-    pack_trailer_encode(uuid, header_key, off, want);
+    pack_trailer_encode(uuid, k->header, off, want);
     if (memcmp(page, want, sizeof page) != 0 || off >= end)
         return err_set(e, ERR_CORRUPT, "pack: its trailer is damaged");
     AUTO_FREE uint8_t *header = NULL;
@@ -229,7 +233,7 @@ static enum err read_list(int fd, const uint8_t *uuid,
     struct extent x;
     if ((rc = read_header(fd, off, end, &header, &n_header, e)))
         return rc;
-    rc = n_header ? extent_decode(header, n_header, header_key, uuid, off, &x, e) : ERR_CORRUPT;
+    rc = n_header ? extent_decode(header, n_header, k->header, uuid, off, &x, e) : ERR_CORRUPT;
     if (rc || x.kind != EXTENT_LIST || x.n_regions != 1 ||
         (uint64_t)x.pages * EXTENT_PAGE != end - off)
         return err_set(e, ERR_CORRUPT, "pack: its list is damaged");
@@ -238,7 +242,7 @@ static enum err read_list(int fd, const uint8_t *uuid,
         return err_set(e, ERR_NOMEM, "pack: list of %zu bytes: out of memory", padded);
     uint64_t at = off + (uint64_t)x.regions[0].page * EXTENT_PAGE;
     if ((padded && (rc = fs_pread(fd, "pack", list, padded, at, e))) ||
-        (rc = extent_check(&x, header, &x.regions[0], chunk_key, list, e)))
+        (rc = extent_open(&x, header, &x.regions[0], k, list, e)))
         return rc;
     *n = x.regions[0].bytes / PACK_LIST_BYTES;
     *out = TAKE(list);
@@ -254,14 +258,12 @@ static bool is_punched(int fd, uint64_t off)
            memcmp(page, zeros, sizeof page) == 0;
 }
 
-enum err pack_check_list(int fd, const uint8_t *uuid,
-                         const uint8_t header_key[CRYPTO_KEY_BYTES],
-                         const uint8_t chunk_key[CRYPTO_KEY_BYTES], uint64_t size,
-                         uint64_t *n_damaged, struct error *e)
+enum err pack_check_list(int fd, const uint8_t *uuid, const struct extent_keys *k,
+                         uint64_t size, uint64_t *n_damaged, struct error *e)
 {
     AUTO_FREE uint8_t *list = NULL;
     uint64_t n = 0, damaged = 0;
-    enum err rc = read_list(fd, uuid, header_key, chunk_key, size, &list, &n, e);
+    enum err rc = read_list(fd, uuid, k, size, &list, &n, e);
     for (uint64_t i = 0; i < n && !rc; i++) {
         AUTO_FREE uint8_t *header = NULL;
         uint64_t off = le_take64(list + i * PACK_LIST_BYTES);
@@ -270,7 +272,7 @@ enum err pack_check_list(int fd, const uint8_t *uuid,
         if ((rc = read_header(fd, off, size, &header, &n_header, e)))
             break;
         bool whole =
-            n_header && !extent_decode(header, n_header, header_key, uuid, off, &x, NULL);
+            n_header && !extent_decode(header, n_header, k->header, uuid, off, &x, NULL);
         damaged += !whole && !is_punched(fd, off);
     }
     if (!rc)
@@ -357,6 +359,13 @@ void pack_forget(struct store *st, int64_t id)
     struct pack_file *f = find_open(st, id);
     if (f)
         close_file(f);
+}
+
+void pack_forget_all(struct store *st)
+{
+    pack_close_writer(st);
+    for (size_t i = 0; i < PACK_MAX_OPEN; i++)
+        close_file(&st->packs->open[i]);
 }
 
 struct packs *packs_new(void)

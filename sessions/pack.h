@@ -45,6 +45,7 @@ struct pack_super {
     uint8_t wrapped[CRYPTO_NONCE_BYTES + CRYPTO_KEY_BYTES + CRYPTO_TAG_BYTES];
     uint64_t number, created_ms;
     uint32_t block_tokens;
+    enum extent_algorithm algorithm; /* of new extents when the pack was begun */
 };
 void pack_super_encode(const struct pack_super *s, const uint8_t key[CRYPTO_KEY_BYTES],
                        uint8_t page[EXTENT_PAGE]);
@@ -53,6 +54,9 @@ void pack_super_encode(const struct pack_super *s, const uint8_t key[CRYPTO_KEY_
 NODISCARD enum err pack_super_decode(const uint8_t page[EXTENT_PAGE],
                                      const uint8_t key[CRYPTO_KEY_BYTES],
                                      struct pack_super *out, struct error *e);
+
+/* Whether a superblock, damaged or not, names this namespace. */
+bool pack_super_is_of(const uint8_t page[EXTENT_PAGE], const uint8_t *space_uuid);
 
 /* Path of pack number id. */
 NODISCARD enum err pack_path(const struct store *st, int64_t id, char *out, size_t cap,
@@ -76,10 +80,8 @@ NODISCARD enum err pack_walk(struct pack_walk *w, int fd, uint64_t from, uint64_
 /* Compares a sealed pack of `size` bytes with the list at its end: *n_damaged is how many of
  * the extents it names are neither whole nor punched. ERR_NOTFOUND: it has no list (it was
  * never sealed). ERR_CORRUPT: the list itself is damaged. */
-NODISCARD enum err pack_check_list(int fd, const uint8_t *uuid,
-                                   const uint8_t header_key[CRYPTO_KEY_BYTES],
-                                   const uint8_t chunk_key[CRYPTO_KEY_BYTES], uint64_t size,
-                                   uint64_t *n_damaged, struct error *e);
+NODISCARD enum err pack_check_list(int fd, const uint8_t *uuid, const struct extent_keys *k,
+                                   uint64_t size, uint64_t *n_damaged, struct error *e);
 
 /* ---- reading ----------------------------------------------------------------------------- */
 
@@ -97,6 +99,8 @@ NODISCARD enum err pack_open(struct store *st, int64_t id, const struct pack_fil
                              struct error *e);
 /* Forgets the open file of a pack (its file is going to change or vanish). */
 void pack_forget(struct store *st, int64_t id);
+/* Of all packs, the one that is being filled included; nothing may be uncommitted. */
+void pack_forget_all(struct store *st);
 
 NODISCARD enum err pack_row_read(struct store *st, int64_t id, struct pack_row *out,
                                  struct error *e);

@@ -33,6 +33,9 @@ struct packs {
 void pack_trailer_encode(const uint8_t *uuid, const uint8_t header_key[CRYPTO_KEY_BYTES],
                          uint64_t list_off, uint8_t page[EXTENT_PAGE]);
 
+/* Closes the pack that is being filled; it is opened again from its row. */
+void pack_close_writer(struct store *st);
+
 NODISCARD enum err pack_row_take(struct query *q, struct pack_row *out, struct error *e);
 NODISCARD enum err pack_open_fd(const struct store *st, const char *path, int flags, int *fd,
                                 bool *direct, struct error *e);

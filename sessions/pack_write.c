@@ -33,6 +33,11 @@ static void close_writer(struct pack_writer *w)
     w->fd = -1;
 }
 
+void pack_close_writer(struct store *st)
+{
+    close_writer(&st->packs->writer);
+}
+
 /* After a failed write or fsync: what is committed stays readable, nothing is ever added. */
 static void kill_writer(struct store *st)
 {
@@ -122,6 +127,7 @@ static enum err begin_pack(struct store *st, struct error *e)
     memcpy(s.space, st->space.uuid, sizeof s.space);
     snprintf(s.space_name, sizeof s.space_name, "%s", st->space.name);
     memcpy(s.wrapped, st->space.wrapped, sizeof s.wrapped);
+    s.algorithm = st->space.algorithm;
     _Alignas(EXTENT_PAGE) uint8_t page[EXTENT_PAGE];
     pack_super_encode(&s, st->superblock_key, page);
     if ((rc = fs_pwrite(w->fd, "pack", page, sizeof page, 0, e))) {
@@ -303,7 +309,7 @@ static enum err list_extents(struct store *st, struct buf *out, struct error *e)
     if (fd < 0)
         return err_sys(e, errno, "open %s", path);
     struct pack_walk walk = {
-        .header_key = st->space.header_key, .uuid = w->row.uuid, .fn = add_entry, .user = out};
+        .header_key = st->space.keys.header, .uuid = w->row.uuid, .fn = add_entry, .user = out};
     return pack_walk(&walk, fd, EXTENT_PAGE, w->end, e);
 }
 
@@ -312,7 +318,7 @@ static enum err write_list(struct store *st, const struct buf *list, struct erro
 {
     struct pack_writer *w = &st->packs->writer;
     struct extent x = {.kind = EXTENT_LIST,
-                       .algorithm = EXTENT_TAGGED,
+                       .algorithm = st->space.algorithm,
                        .written_ms = store_now_ms(st),
                        .block_tokens = st->block_tokens};
     enum err rc = extent_plan_one(&x, REGION_LIST, list->len, e);
@@ -326,8 +332,8 @@ static enum err write_list(struct store *st, const struct buf *list, struct erro
     uint8_t *bytes = mem, *trailer = bytes + n - EXTENT_PAGE;
     if (list->len)
         memcpy(bytes + (size_t)x.regions[0].page * EXTENT_PAGE, list->data, list->len);
-    extent_seal(&x, st->space.chunk_key, st->space.header_key, w->row.uuid, w->end, bytes);
-    pack_trailer_encode(w->row.uuid, st->space.header_key, w->end, trailer);
+    extent_seal(&x, &st->space.keys, w->row.uuid, w->end, bytes);
+    pack_trailer_encode(w->row.uuid, st->space.keys.header, w->end, trailer);
     rc = write_at(st, w->end, bytes, n, e);
     aio_buffer_free(mem, n);
     w->end += n;

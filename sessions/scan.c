@@ -130,6 +130,43 @@ enum err scan_namespace(struct store *st, bool *found, struct error *e)
     return rc;
 }
 
+/* Overwritten before it is unlinked: the name may be gone long before the blocks are. A damaged
+ * superblock holds the wrapped key still, so its tag is not asked for. */
+static enum err erase_pack(struct store *st, int64_t id, bool *erased, struct error *e)
+{
+    _Alignas(EXTENT_PAGE) uint8_t page[EXTENT_PAGE];
+    char path[FS_PATH_BYTES];
+    struct stat sb;
+    enum err rc = pack_path(st, id, path, sizeof path, e);
+    if (rc)
+        return rc;
+    AUTO_FD int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    *erased = fd >= 0 && fstat(fd, &sb) == 0 && S_ISREG(sb.st_mode) &&
+              !fs_pread(fd, path, page, sizeof page, 0, NULL) &&
+              pack_super_is_of(page, st->space.uuid);
+    if (!*erased)
+        return OK;
+    memset(page, 0, sizeof page);
+    if ((rc = fs_pwrite(fd, path, page, sizeof page, 0, e)) || (rc = fs_sync(fd, path, e)))
+        return rc;
+    if (fault_point("scan.unlink") || unlink(path))
+        return err_sys(e, errno ? errno : EIO, "unlink %s", path);
+    return OK;
+}
+
+enum err scan_erase(struct store *st, uint64_t *n, struct error *e)
+{
+    AUTO(number_list) struct number_list l = {0};
+    enum err rc = list_folder(st, &l, e);
+    pack_forget_all(st);
+    for (size_t i = 0; i < l.n && !rc; i++) {
+        bool erased;
+        rc = erase_pack(st, l.ids[i], &erased, e);
+        *n += !rc && erased;
+    }
+    return rc ? rc : fs_sync_dir(st->packs_dir, e);
+}
+
 /* ---- commits that the database does not know --------------------------------------------- */
 
 /* Extents behind what the database knows, on their way into the counters or the catalog. */
@@ -254,7 +291,7 @@ static enum err walk(struct adopt *a, int fd, const uint8_t *uuid, uint64_t from
                      struct error *e)
 {
     struct pack_walk w = {
-        .header_key = a->st->space.header_key, .uuid = uuid, .fn = see_extent, .user = a};
+        .header_key = a->st->space.keys.header, .uuid = uuid, .fn = see_extent, .user = a};
     enum err rc = pack_walk(&w, fd, from, to, e);
     if (!rc && a->into_catalog)
         a->n_damaged = w.n_damaged;
@@ -382,7 +419,7 @@ static enum err count_damage(struct adopt *a, int fd, const uint8_t *uuid, uint6
 {
     const struct store_namespace *space = &a->st->space;
     uint64_t n = a->n_damaged;
-    enum err rc = pack_check_list(fd, uuid, space->header_key, space->chunk_key, size, &n, e);
+    enum err rc = pack_check_list(fd, uuid, &space->keys, size, &n, e);
     if (rc && rc != ERR_NOTFOUND && rc != ERR_CORRUPT)
         return rc;
     a->st->seen.extents_damaged += n + (rc == ERR_CORRUPT);

@@ -13,6 +13,10 @@
  * its id. For a new database over old packs. */
 NODISCARD enum err scan_namespace(struct store *st, bool *found, struct error *e);
 
+/* Takes the superblock, and with it the wrapped data key, from every pack of the open
+ * namespace, and unlinks the files. *n: how many. */
+NODISCARD enum err scan_erase(struct store *st, uint64_t *n, struct error *e);
+
 /* Damage is repaired or set aside and counted in st->seen; errors are those of the database,
  * the folder, or memory. */
 NODISCARD enum err scan_packs(struct store *st, struct error *e);

@@ -13,8 +13,6 @@
 #include "sessions/schema.h"
 #include "sessions/store_internal.h"
 
-#define MASTER_KEY_FILE "master.key"
-
 uint64_t store_now_ms(const struct store *st)
 {
     int64_t t = clock_wall_ms(st->clock);
@@ -72,135 +70,26 @@ static enum err read_uuid(struct store *st, bool *found, struct error *e)
     return *found ? row_bytes(&q, 0, st->uuid, sizeof st->uuid, e) : OK;
 }
 
-static enum err load_master(struct store *st, const char *state_dir, bool may_make,
+static enum err load_master(struct store *st, const struct store_options *o, bool may_make,
                             struct error *e)
 {
     char path[FS_PATH_BYTES];
-    enum err rc = fs_path(path, sizeof path, e, "%s/%s", state_dir, MASTER_KEY_FILE);
-    if (rc)
-        return rc;
-    AUTO(buf) struct buf b = BUF_INIT(CRYPTO_KEY_BYTES + 1);
-    rc = fs_read_file(path, &b, e);
-    if (rc == ERR_NOTFOUND && may_make) {
-        crypto_random(st->master, sizeof st->master);
-        return fs_write_atomic(path, st->master, sizeof st->master, 0600, e);
-    }
-    if (rc == ERR_NOTFOUND)
-        return err_set(e, ERR_CORRUPT, "%s is missing: without it this store cannot be read",
-                       path);
-    if (!rc && b.len != CRYPTO_KEY_BYTES)
-        rc = err_set(e, ERR_CORRUPT, "%s: %zu bytes, want %d", path, b.len, CRYPTO_KEY_BYTES);
+    enum err rc = o->key_path ? fs_path(path, sizeof path, e, "%s", o->key_path)
+                              : fs_path(path, sizeof path, e, "%s/%s", o->state_dir, KEYS_FILE);
+    struct crypto_cost cost = o->passphrase_cost.ops ? o->passphrase_cost : CRYPTO_COST_DEFAULT;
     if (!rc)
-        memcpy(st->master, b.data, CRYPTO_KEY_BYTES);
-    crypto_wipe(b.data, b.len);
-    return rc;
+        rc = keys_read(path, o->passphrase, st->master, e);
+    if (rc != ERR_NOTFOUND)
+        return rc;
+    if (may_make)
+        return keys_make(path, o->passphrase, cost, st->master, e);
+    return err_set(e, ERR_CORRUPT, "%s is missing: without it this store cannot be read", path);
 }
 
 static void derive_store_keys(struct store *st)
 {
     crypto_derive(st->master, "database rows", st->uuid, sizeof st->uuid, st->db.row_key);
     crypto_derive(st->master, "pack superblock", NULL, 0, st->superblock_key);
-}
-
-/* ---- namespace --------------------------------------------------------------------------- */
-
-/* Nonce, wrapped key and tag in a row: what the database and every pack's superblock hold. */
-static void wrap_extent(const struct store *st, const struct store_namespace *n,
-                        struct crypto_extent *x)
-{
-    crypto_derive(st->master, "namespace key", n->uuid, sizeof n->uuid, x->key);
-    memcpy(x->nonce, n->wrapped, sizeof x->nonce);
-}
-
-static void namespace_wrap(const struct store *st, struct store_namespace *n)
-{
-    struct crypto_extent x;
-    crypto_random(n->wrapped, CRYPTO_NONCE_BYTES);
-    wrap_extent(st, n, &x);
-    uint8_t *sealed = n->wrapped + CRYPTO_NONCE_BYTES;
-    crypto_seal(&x, 0, n->key, sizeof n->key, sealed, sealed + CRYPTO_KEY_BYTES);
-    crypto_wipe(&x, sizeof x);
-}
-
-enum err namespace_unwrap(const struct store *st, struct store_namespace *n, struct error *e)
-{
-    struct crypto_extent x;
-    wrap_extent(st, n, &x);
-    const uint8_t *sealed = n->wrapped + CRYPTO_NONCE_BYTES;
-    enum err rc =
-        crypto_open(&x, 0, sealed, sizeof n->key, sealed + CRYPTO_KEY_BYTES, n->key, e);
-    crypto_wipe(&x, sizeof x);
-    if (rc)
-        return err_wrap(e, rc, "key of namespace %s", n->name);
-    crypto_derive(n->key, "identity", NULL, 0, n->identity_key);
-    crypto_derive(n->key, "row digest", NULL, 0, n->digest_key);
-    crypto_derive(n->key, "chunk tag", NULL, 0, n->chunk_key);
-    crypto_derive(n->key, "extent header", NULL, 0, n->header_key);
-    return OK;
-}
-
-enum err namespace_write(struct store *st, const struct store_namespace *n, struct error *e)
-{
-    AUTO(query) struct query q = {0};
-    enum err rc =
-        query_init(&q, &st->db,
-                   "INSERT INTO namespaces(" NAMESPACE_COLS ", tag) VALUES(?,?,?,?,?,?,?)", e);
-    if (rc)
-        return rc;
-    query_tagged(&q, "namespaces");
-    query_int(&q, n->id);
-    query_blob(&q, n->uuid, sizeof n->uuid);
-    query_text(&q, n->name);
-    query_int(&q, 1);
-    query_blob(&q, n->wrapped, sizeof n->wrapped);
-    query_uint(&q, store_now_ms(st));
-    return query_put(&q, e);
-}
-
-/* Loads the namespace of this name; *found says whether it was there. A damaged row may be the
- * one that is wanted: making another in its place would hide every pack. */
-static enum err namespace_load(struct store *st, struct store_namespace *n, bool *found,
-                               struct error *e)
-{
-    AUTO(query) struct query q = {0};
-    enum err rc = query_init(&q, &st->db,
-                             "SELECT " NAMESPACE_COLS ", tag FROM namespaces ORDER BY id", e);
-    *found = false;
-    for (bool row = true; !rc;) {
-        if ((rc = query_step(&q, &row, e)) || !row || (rc = row_check(&q, "namespaces", e)))
-            break;
-        const char *name = row_text(&q, 2);
-        if (*found || !name || strcmp(name, n->name) != 0)
-            continue;
-        if ((rc = row_bytes(&q, 1, n->uuid, sizeof n->uuid, e)) ||
-            (rc = row_bytes(&q, 4, n->wrapped, sizeof n->wrapped, e)))
-            break;
-        n->id = row_int(&q, 0);
-        *found = true;
-    }
-    return rc || !*found ? rc : namespace_unwrap(st, n, e);
-}
-
-static enum err namespace_open(struct store *st, struct error *e)
-{
-    struct store_namespace *n = &st->space;
-    snprintf(n->name, sizeof n->name, "uid-%u", (unsigned)getuid());
-    bool found;
-    enum err rc = namespace_load(st, n, &found, e);
-    if (rc || found)
-        return rc;
-    n->id = 1;
-    /* Packs that are older than this database may have the key still. */
-    if ((rc = scan_namespace(st, &found, e)))
-        return rc;
-    if (!found) {
-        crypto_random(n->uuid, sizeof n->uuid);
-        crypto_random(n->key, sizeof n->key);
-        namespace_wrap(st, n);
-        if ((rc = namespace_unwrap(st, n, e)))
-            return rc;
-    }
-    return namespace_write(st, n, e);
 }
 
 /* ---- opening ----------------------------------------------------------------------------- */
@@ -218,7 +107,7 @@ static enum err found_store(struct store *st, const struct store_options *o, str
     if ((rc = meta_write(st, "store", st->uuid, sizeof st->uuid, e)) ||
         (rc = meta_write(st, "block_tokens", &block_tokens, sizeof block_tokens, e)) ||
         (rc = meta_write(st, "state_commit", &zero, sizeof zero, e)) ||
-        (rc = namespace_open(st, e)))
+        (rc = namespace_open(st, o->encrypt, e)))
         return rc;
     return txn_commit(&t, e);
 }
@@ -227,7 +116,7 @@ static enum err open_identity(struct store *st, const struct store_options *o, s
 {
     bool found;
     enum err rc = read_uuid(st, &found, e);
-    if (rc || (rc = load_master(st, o->state_dir, !found, e)))
+    if (rc || (rc = load_master(st, o, !found, e)))
         return rc;
     if (!found)
         crypto_random(st->uuid, sizeof st->uuid);
@@ -243,7 +132,7 @@ static enum err open_identity(struct store *st, const struct store_options *o, s
     if (o->block_tokens && o->block_tokens != st->block_tokens)
         return err_set(e, ERR_INVAL, "block size %u: this store was made with %u",
                        o->block_tokens, st->block_tokens);
-    return namespace_open(st, e);
+    return namespace_open(st, o->encrypt, e);
 }
 
 static enum err check_local(const char *path, struct error *e)
@@ -297,8 +186,6 @@ static enum err open_folders(struct store *st, const struct store_options *o, st
 
 static enum err check_options(const struct store_options *o, struct error *e)
 {
-    if (o->encrypt)
-        return err_set(e, ERR_UNSUPPORTED, "encryption of extents is not in this build");
     uint32_t b = o->block_tokens;
     if (b && (b > 65536 || (b & (b - 1))))
         return err_set(e, ERR_INVAL, "block size %u: want a power of two up to 65536", b);
@@ -321,7 +208,7 @@ enum err store_open(struct store **out, const struct store_options *o, struct er
     enum err rc = check_options(o, e);
     if (rc)
         return rc;
-    struct store *st = calloc(1, sizeof *st);
+    struct store *st = crypto_secret_new(sizeof *st);
     if (!st)
         return err_set(e, ERR_NOMEM, "store: out of memory");
     st->lock_fd = -1;
@@ -353,13 +240,17 @@ void store_close(struct store *st)
     db_close(&st->db);
     if (st->lock_fd >= 0)
         close(st->lock_fd);
-    crypto_wipe(st, sizeof *st);
-    free(st);
+    crypto_secret_free(st, sizeof *st);
 }
 
 uint32_t store_block_tokens(const struct store *st)
 {
     return st->block_tokens;
+}
+
+bool store_encrypts(const struct store *st)
+{
+    return st->space.algorithm == EXTENT_SEALED;
 }
 
 static uint64_t count(struct store *st, const char *sql)

@@ -22,29 +22,38 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "sessions/keys.h"
 
 struct store;
 
 #define STORE_BLOCK_TOKENS 2048u        /* tokens of a block, unless the store says otherwise */
 #define STORE_PACK_BYTES (256ull << 20) /* a pack is sealed before it grows past this */
 
+/* Whether the chunks of extents written from now on are encrypted. What is there already is
+ * read either way. The database (text, tokens, tool output) is never encrypted by agentd. */
+enum store_encrypt { STORE_ENCRYPT_AS_IS, STORE_ENCRYPT_OFF, STORE_ENCRYPT_ON };
+
 struct store_options {
     const char *db_path;   /* the database; its folder is made (0700) when missing */
     const char *packs_dir; /* folder of NNNNNNNN.pack; made when missing */
-    const char *state_dir; /* folder of master.key; made when missing, the key too (0600) */
+    const char *state_dir; /* folder of master.key; made when missing */
+    const char *key_path;  /* NULL: master.key in state_dir. Made (0600) for a new store */
+    struct keys_passphrase passphrase;  /* of that file; none: it is plain */
+    struct crypto_cost passphrase_cost; /* for a new file; zeros: CRYPTO_COST_DEFAULT */
     uint32_t
         block_tokens; /* recorded in a new store; 0: 2048 for a new store, else what it has */
-    uint64_t pack_bytes; /* 0: STORE_PACK_BYTES */
-    bool encrypt;        /* encrypt extents; ERR_UNSUPPORTED in this build */
-    bool no_direct_io;   /* buffered reads and writes, as on file systems without O_DIRECT */
+    uint64_t pack_bytes;        /* 0: STORE_PACK_BYTES */
+    enum store_encrypt encrypt; /* recorded; a new store begins with off */
+    bool no_direct_io; /* buffered reads and writes, as on file systems without O_DIRECT */
     const struct clock *clock; /* NULL: the machine's */
 };
 
 /* Opens or makes a store: lock, schema (migrated by user_version), start-up scan of the packs.
  * Junk and leftovers in any of the folders are harmless and counted.
  * ERR_BUSY: another process (or this one) has it. ERR_UNSUPPORTED: network file system, newer
- * schema, encrypt. ERR_INVAL: block_tokens differs from the store's. ERR_CORRUPT: the database
- * is not one, or the master key does not belong to it. ERR_IO, ERR_LIMIT (disk full),
+ * schema. ERR_INVAL: block_tokens differs from the store's. ERR_CORRUPT: the database is not
+ * one, or the master key does not belong to it. ERR_DENIED, ERR_INVAL: passphrase missing,
+ * wrong, or not wanted (keys.h). ERR_IO, ERR_LIMIT (disk full),
  * ERR_DENIED (read-only folder). Nothing is changed on failure but empty folders and files left
  * behind. */
 NODISCARD enum err store_open(struct store **out, const struct store_options *o,
@@ -54,6 +63,8 @@ NODISCARD enum err store_open(struct store **out, const struct store_options *o,
 void store_close(struct store *st);
 
 uint32_t store_block_tokens(const struct store *st);
+/* Whether extents written now are encrypted. */
+bool store_encrypts(const struct store *st);
 
 /* What the start-up scan and the reads since then met. All 0 on a healthy store. */
 struct store_counters {

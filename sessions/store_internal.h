@@ -6,6 +6,7 @@
 #include "base/fs.h"
 #include "base/ulid.h"
 #include "sessions/db.h"
+#include "sessions/extent.h"
 #include "sessions/store.h"
 
 #define STORE_UUID_BYTES 16
@@ -40,8 +41,9 @@ struct store_namespace {
     uint8_t key[CRYPTO_KEY_BYTES];          /* the data key */
     uint8_t identity_key[CRYPTO_KEY_BYTES]; /* of block and tip keys */
     uint8_t digest_key[CRYPTO_KEY_BYTES];   /* of the digests of rows */
-    uint8_t chunk_key[CRYPTO_KEY_BYTES];    /* of the chunk tags (encrypt=off) */
-    uint8_t header_key[CRYPTO_KEY_BYTES];   /* of the tags of extent headers */
+    struct extent_keys keys;
+    enum extent_algorithm algorithm; /* of extents written now */
+    uint64_t created_ms;
 };
 
 struct store {
@@ -82,7 +84,17 @@ NODISCARD enum err meta_write(struct store *st, const char *key, const void *src
  */
 NODISCARD enum err namespace_unwrap(const struct store *st, struct store_namespace *n,
                                     struct error *e);
-NODISCARD enum err namespace_write(struct store *st, const struct store_namespace *n,
-                                   struct error *e);
+/* Finds or makes the namespace of this process, for store_open. */
+NODISCARD enum err namespace_open(struct store *st, enum store_encrypt encrypt,
+                                  struct error *e);
+/* Crypto-erase of the open namespace: all its saved state is gone for good, and sessions begin
+ * at 0 again (tape and items are not touched). First every pack of it, known to the database or
+ * not, loses its superblock with the wrapped data key: overwritten, synced, unlinked. Then one
+ * transaction drops its catalog rows and heads and gives its row a new uuid and data key, and
+ * the database file and WAL forget the old wrapped key. From then on sealed extents are
+ * unreadable wherever copies of their bytes may be; tagged ones were never secret and went with
+ * their files. After an error or crash in between nothing wrong is served; call it again.
+ * *n_packs (may be NULL): files erased. */
+NODISCARD enum err namespace_erase(struct store *st, uint64_t *n_packs, struct error *e);
 
 #endif

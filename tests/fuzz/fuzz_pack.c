@@ -13,11 +13,12 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const uint8_t key[CRYPTO_KEY_BYTES];
+static const struct extent_keys keys;
+static const uint8_t *const key = keys.header;
 static const uint8_t uuid[STORE_UUID_BYTES];
 
 struct seen {
-    const uint8_t *bytes;
+    uint8_t *bytes;
     uint64_t size, end;
 };
 
@@ -38,12 +39,12 @@ static enum err see(void *user, const struct extent *x, uint64_t off, struct err
         const struct extent_region *r = &x->regions[i];
         uint64_t at = (uint64_t)r->page * EXTENT_PAGE;
         need(at + extent_pages(r->bytes) * EXTENT_PAGE <= (uint64_t)x->pages * EXTENT_PAGE);
-        (void)!extent_check(x, s->bytes + off, r, key, s->bytes + off + at, NULL);
+        (void)!extent_open(x, s->bytes + off, r, &keys, s->bytes + off + at, NULL);
     }
     return OK;
 }
 
-static void walk(const uint8_t *bytes, size_t size)
+static void walk(uint8_t *bytes, size_t size)
 {
     int fd = memfd_create("pack", MFD_CLOEXEC);
     need(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);
@@ -51,7 +52,7 @@ static void walk(const uint8_t *bytes, size_t size)
     struct pack_walk w = {.header_key = key, .uuid = uuid, .fn = see, .user = &s};
     need(pack_walk(&w, fd, 0, size, NULL) == OK);
     uint64_t n_damaged;
-    (void)!pack_check_list(fd, uuid, key, key, size, &n_damaged, NULL);
+    (void)!pack_check_list(fd, uuid, &keys, size, &n_damaged, NULL);
     close(fd);
 }
 
@@ -77,9 +78,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     if (size >= EXTENT_PAGE)
         (void)!pack_super_decode(data, key, &super, NULL);
-    walk(data, size);
     uint8_t *copy = malloc(size ? size : 1);
     need(copy != NULL);
+    if (size)
+        memcpy(copy, data, size);
+    walk(copy, size);
     if (size)
         memcpy(copy, data, size);
     for (size_t off = 0; off + EXTENT_PAGE <= size; off += EXTENT_PAGE)

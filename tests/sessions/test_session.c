@@ -410,10 +410,6 @@ static void options_are_checked(void **state)
     f->options.block_tokens = 0;
     assert_ok(store_fixture_open(f, &e), &e);
     assert_int_equal(store_block_tokens(f->st), 16);
-    store_close(f->st);
-    f->st = NULL;
-    f->options.encrypt = true;
-    assert_int_equal(store_fixture_open(f, &e), ERR_UNSUPPORTED);
 }
 
 static void files_are_private(void **state)
