@@ -56,6 +56,21 @@ struct state_regions {
     void *plane[STATE_MAX_PLANES];
 };
 
+/* Main planes that stay behind: a restore may bring index planes and the tip only, and leave
+ * the rows of main planes where they are until they are asked for. `rows` reads the rows
+ * [first, first + n) of one plane to dst, whole and verified; it may be called from one thread
+ * at a time, any thread, until `close`, and it blocks for the reads. ERR_CORRUPT, ERR_IO: these
+ * rows are not to be had (damaged, or given back since): they have to be computed again.
+ * ERR_INVAL: not a main plane, or rows past n_tokens. Rows behind n_tokens (those of tails)
+ * were restored like index planes. The owner calls close once. */
+struct state_fetch {
+    void *ctx;
+    uint64_t n_tokens; /* rows of the first n_tokens tokens can be asked for */
+    enum err (*rows)(void *ctx, uint32_t plane, uint64_t first, uint64_t n, void *dst,
+                     struct error *e);
+    void (*close)(void *ctx);
+};
+
 /* The kinds of tape segment (architecture: "Segments, and what exact means"). */
 enum segment_kind { SEGMENT_INPUT, SEGMENT_GENERATED };
 
