@@ -118,6 +118,11 @@ void k_attention_ref(struct kernels *k, const struct k_attention *a);
 void k_index_ref(struct kernels *k, const struct k_index *a);
 void k_route_ref(struct kernels *k, const struct k_route *a);
 void k_moe_ref(struct kernels *k, const struct k_moe *a);
+void k_moe_part_ref(struct kernels *k, const struct k_moe *a);
+void k_moe_sum_ref(struct kernels *k, const struct k_moe *a);
+/* The parts of token i in the order in which they are summed, at most top_k + 1 rows of
+ * a->part. Returns their number. */
+size_t k_moe_parts(const struct k_moe *a, size_t i, const float **part);
 void k_engram_rows_ref(struct kernels *k, const struct k_engram_rows *a);
 void k_engram_gate_ref(struct kernels *k, const struct k_engram_gate *a);
 

@@ -87,6 +87,8 @@ void k_decode_cpu(struct kernels *k, const struct k_decode *a);
 void k_attention_cpu(struct kernels *k, const struct k_attention *a);
 void k_index_cpu(struct kernels *k, const struct k_index *a);
 void k_moe_cpu(struct kernels *k, const struct k_moe *a);
+void k_moe_part_cpu(struct kernels *k, const struct k_moe *a);
+void k_moe_sum_cpu(struct kernels *k, const struct k_moe *a);
 void k_engram_gate_cpu(struct kernels *k, const struct k_engram_gate *a);
 
 #endif

@@ -86,6 +86,8 @@ struct kernels {
     void (*index)(struct kernels *k, const struct k_index *a);
     void (*route)(struct kernels *k, const struct k_route *a);
     void (*moe)(struct kernels *k, const struct k_moe *a);
+    void (*moe_part)(struct kernels *k, const struct k_moe *a);
+    void (*moe_sum)(struct kernels *k, const struct k_moe *a);
     void (*engram_rows)(struct kernels *k, const struct k_engram_rows *a);
     void (*engram_gate)(struct kernels *k, const struct k_engram_gate *a);
 };

@@ -10,10 +10,11 @@ struct expert_rows {
     const struct k_moe *a;
     const struct k_expert *expert;
     const uint32_t *token;
-    const float *weight; /* NULL: shared expert */
+    const uint32_t *place; /* of the expert in its token's list; top_k: shared expert */
+    const float *weight;   /* NULL: shared expert */
     size_t n;
     float *x, *gate, *up, *y; /* [n][d], [n][inter], [n][inter], [n][d] */
-    double *sum;              /* [all tokens][d] */
+    double *sum;              /* [all tokens][d]; NULL: into a->part */
 };
 
 static void gather(void *arg, size_t first, size_t last, uint32_t thread)
@@ -51,6 +52,16 @@ static void add(void *arg, size_t first, size_t last, uint32_t thread)
             r->sum[r->token[i] * d + j] += (double)r->y[i * d + j];
 }
 
+static void put(void *arg, size_t first, size_t last, uint32_t thread)
+{
+    const struct expert_rows *r = arg;
+    const struct k_moe *a = r->a;
+    (void)thread;
+    for (size_t i = first; i < last; i++)
+        memcpy(a->part + (r->token[i] * (a->top_k + (size_t)1) + r->place[i]) * a->d,
+               r->y + i * a->d, a->d * sizeof(float));
+}
+
 static void run_expert(struct kernels *k, struct expert_rows *r)
 {
     const struct k_moe *a = r->a;
@@ -75,46 +86,123 @@ static void run_expert(struct kernels *k, struct expert_rows *r)
         k, &(struct k_linear){
                .w = &x->w2, .x = r->gate, .y = r->y, .n = r->n, .in = a->in, .out = a->mid});
     if (!k_failed(k))
-        k_run(k, add, r, r->n, r->n * a->d);
+        k_run(k, r->sum ? add : put, r, r->n, r->n * a->d);
+}
+
+/* Scratch for the rows of one expert. */
+struct row_lists {
+    uint32_t *token, *place;
+    float *weight;
+};
+
+static bool make_lists(struct kernels *k, const struct k_moe *a, struct row_lists *l)
+{
+    size_t pairs = a->n * (a->top_k ? a->top_k : 1);
+    l->token = k_scratch(k, K_SLOT_MOE_ROWS, pairs * (2 * sizeof(uint32_t) + sizeof(float)));
+    if (k_failed(k))
+        return false;
+    l->place = l->token + pairs;
+    l->weight = (float *)(void *)(l->place + pairs);
+    return true;
 }
 
 /* Collects the rows of expert e in order of token. */
-static size_t rows_of(const struct k_moe *a, uint32_t e, uint32_t *token, float *weight)
+static size_t rows_of(const struct k_moe *a, uint32_t e, const struct row_lists *l)
 {
     size_t n = 0;
     for (size_t i = 0; i < a->n; i++)
         for (uint32_t t = 0; t < a->top_k; t++)
             if (a->expert[i * a->top_k + t] == (int32_t)e) {
-                token[n] = (uint32_t)i;
-                weight[n++] = a->weight[i * a->top_k + t];
+                l->token[n] = (uint32_t)i;
+                l->place[n] = t;
+                l->weight[n++] = a->weight[i * a->top_k + t];
             }
     return n;
+}
+
+/* Those of the experts that `only` names, NULL: all of them; in ascending order, the shared
+ * one last. */
+static void run_experts(struct kernels *k, const struct k_moe *a, const uint8_t *only,
+                        double *sum)
+{
+    struct row_lists l;
+    if (!make_lists(k, a, &l))
+        return;
+    struct expert_rows r = {
+        .a = a, .token = l.token, .place = l.place, .weight = l.weight, .sum = sum};
+    for (uint32_t e = 0; e < a->n_expert && !k_failed(k); e++) {
+        r.n = !only || only[e] ? rows_of(a, e, &l) : 0;
+        r.expert = &a->experts[e];
+        if (r.n)
+            run_expert(k, &r);
+    }
+    if (!a->shared || (only && !only[a->n_expert]) || k_failed(k))
+        return;
+    for (size_t i = 0; i < a->n; i++)
+        l.token[i] = (uint32_t)i, l.place[i] = a->top_k;
+    r.n = a->n, r.expert = a->shared, r.weight = NULL;
+    run_expert(k, &r);
 }
 
 void k_moe_ref(struct kernels *k, const struct k_moe *a)
 {
     if (k_failed(k) || !a->n)
         return;
-    size_t pairs = a->n * (a->top_k ? a->top_k : 1);
-    uint32_t *token = k_scratch(k, K_SLOT_MOE_ROWS, pairs * (sizeof(uint32_t) + sizeof(float)));
     double *sum = k_scratch(k, K_SLOT_MOE_SUM, a->n * a->d * sizeof *sum);
     if (k_failed(k))
         return;
-    float *weight = (float *)(void *)(token + pairs);
-    struct expert_rows r = {.a = a, .token = token, .weight = weight, .sum = sum};
     memset(sum, 0, a->n * a->d * sizeof *sum);
-    for (uint32_t e = 0; e < a->n_expert && !k_failed(k); e++) {
-        r.n = rows_of(a, e, token, weight);
-        r.expert = &a->experts[e];
-        if (r.n)
-            run_expert(k, &r);
-    }
-    if (a->shared && !k_failed(k)) {
-        for (size_t i = 0; i < a->n; i++)
-            token[i] = (uint32_t)i;
-        r.n = a->n, r.expert = a->shared, r.weight = NULL;
-        run_expert(k, &r);
-    }
+    run_experts(k, a, NULL, sum);
     for (size_t i = 0; i < a->n * a->d && !k_failed(k); i++)
         a->y[i] = k_round_to((float)sum[i], a->out);
+}
+
+void k_moe_part_ref(struct kernels *k, const struct k_moe *a)
+{
+    if (!k_failed(k) && a->n)
+        run_experts(k, a, a->only, NULL);
+}
+
+size_t k_moe_parts(const struct k_moe *a, size_t i, const float **part)
+{
+    const int32_t *expert = a->expert + i * a->top_k;
+    const float *row = a->part + i * (a->top_k + (size_t)1) * a->d;
+    int32_t number[K_MAX_TOP_K + 1];
+    size_t n = 0;
+    assert(a->top_k <= K_MAX_TOP_K);
+    for (uint32_t t = 0; t < a->top_k; t++) {
+        if (expert[t] < 0)
+            continue;
+        size_t at = n++;
+        for (; at && number[at - 1] > expert[t]; at--)
+            number[at] = number[at - 1], part[at] = part[at - 1];
+        number[at] = expert[t];
+        part[at] = row + t * (size_t)a->d;
+    }
+    if (a->shared)
+        part[n++] = row + a->top_k * (size_t)a->d;
+    return n;
+}
+
+static void sum_parts(void *arg, size_t first, size_t last, uint32_t thread)
+{
+    const struct k_moe *a = arg;
+    (void)thread;
+    for (size_t i = first; i < last; i++) {
+        const float *part[K_MAX_TOP_K + 1];
+        size_t n = k_moe_parts(a, i, part);
+        for (size_t j = 0; j < a->d; j++) {
+            double sum = 0;
+            for (size_t p = 0; p < n; p++)
+                sum += (double)part[p][j];
+            a->y[i * a->d + j] = k_round_to((float)sum, a->out);
+        }
+    }
+}
+
+void k_moe_sum_ref(struct kernels *k, const struct k_moe *a)
+{
+    struct k_moe args = *a;
+    if (!k_failed(k))
+        k_run(k, sum_parts, &args, a->n, a->n * a->d * (a->top_k + (size_t)1));
 }

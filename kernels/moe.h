@@ -15,6 +15,14 @@
  * mid   rounds the outputs of w1, w3 and w2 of each expert: K_EXACT, K_BF16 (official)
  * out   rounds y
  *
+ * Piece by piece, where not all experts are in memory at once: any number of moe_part calls
+ * over the same arguments, then one moe_sum, give the bits of one moe call.
+ *
+ * part    [n][top_k + 1][d] f32: what each chosen expert gives for a token, the shared one last
+ * only    [n_expert + 1] u8, for moe_part: where not 0 the expert is computed into part; the
+ *         last one is the shared expert
+ * moe_part reads x, expert, weight, only and the experts it computes, moe_sum expert and part.
+ *
  * Tolerance: K_TOL_MOE * sum |w2||a|: errors of the inner products pass through silu.
  * Source: model.md section 8. */
 #ifndef KERNELS_MOE_H
@@ -38,6 +46,8 @@ struct k_moe {
     uint32_t d, top_k, n_expert;
     float limit; /* swiglu_limit */
     enum k_round in, mid, out;
+    float *part;         /* moe_part, moe_sum */
+    const uint8_t *only; /* moe_part */
 };
 
 #endif

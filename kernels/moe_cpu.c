@@ -4,7 +4,8 @@
  *   down  items (block of outputs): w2 a of every expert in ascending order, added per token
  *
  * A (token, expert) pair has one row of `act`; pairs are sorted by expert, the shared expert is
- * the last one and has every token. */
+ * the last one and has every token. moe_part takes some of the experts and leaves what `down`
+ * gives as it is; moe_sum adds it in the order that `down` would have. */
 #include <assert.h>
 
 #include "kernels/isa.h"
@@ -18,11 +19,13 @@ struct used_expert {
 struct moe_job {
     const struct k_isa *isa;
     const struct k_moe *a;
-    struct k_rows x;    /* prepared inputs by token */
-    size_t value_bytes; /* of x and act */
+    const uint8_t *only; /* experts of this call; NULL: all, and they are summed */
+    struct k_rows x;     /* prepared inputs by token */
+    size_t value_bytes;  /* of x and act */
     struct used_expert *used;
     size_t n_used, n_pairs, most_rows, widest, block;
     uint32_t *token;  /* [n_pairs] */
+    uint32_t *place;  /* [n_pairs] of the expert in its token's list; top_k: shared */
     float *weight;    /* [n_pairs]; 1 for the shared expert */
     const void **row; /* [n_pairs] input row of a pair, later its act row */
     uint8_t *scratch;
@@ -42,10 +45,19 @@ static void add_expert(struct moe_job *job, const struct k_expert *e, size_t n)
     job->widest = e->w1.n_out > job->widest ? e->w1.n_out : job->widest;
 }
 
-static void add_pair(struct moe_job *job, size_t at, size_t token, float weight)
+static void add_pair(struct moe_job *job, size_t at, size_t token, uint32_t place, float weight)
 {
     job->token[at] = (uint32_t)token;
+    job->place[at] = place;
     job->weight[at] = weight;
+}
+
+/* Whether pair p of the token's choices is of this call. */
+static bool is_wanted(const struct moe_job *job, size_t p)
+{
+    int32_t e = job->a->expert[p];
+    assert(e < (int32_t)job->a->n_expert);
+    return e >= 0 && (!job->only || job->only[e]);
 }
 
 /* Sorts pairs by expert, tokens in order within one. next [n_expert] is scratch. */
@@ -54,11 +66,9 @@ static void sort_pairs(struct moe_job *job, size_t *next)
     const struct k_moe *a = job->a;
     size_t n_chosen = a->n * a->top_k;
     memset(next, 0, a->n_expert * sizeof *next);
-    for (size_t p = 0; p < n_chosen; p++) {
-        assert(a->expert[p] < (int32_t)a->n_expert);
-        if (a->expert[p] >= 0)
+    for (size_t p = 0; p < n_chosen; p++)
+        if (is_wanted(job, p))
             next[a->expert[p]]++;
-    }
     for (uint32_t e = 0; e < a->n_expert; e++) {
         size_t n = next[e];
         next[e] = job->n_pairs;
@@ -66,12 +76,13 @@ static void sort_pairs(struct moe_job *job, size_t *next)
             add_expert(job, &a->experts[e], n);
     }
     for (size_t p = 0; p < n_chosen; p++)
-        if (a->expert[p] >= 0)
-            add_pair(job, next[a->expert[p]]++, p / a->top_k, a->weight[p]);
-    if (a->shared) {
+        if (is_wanted(job, p))
+            add_pair(job, next[a->expert[p]]++, p / a->top_k, (uint32_t)(p % a->top_k),
+                     a->weight[p]);
+    if (a->shared && (!job->only || job->only[a->n_expert])) {
         add_expert(job, a->shared, a->n);
         for (size_t i = 0; i < a->n; i++)
-            add_pair(job, job->n_pairs - a->n + i, i, 1);
+            add_pair(job, job->n_pairs - a->n + i, i, a->top_k, 1);
     }
 }
 
@@ -133,6 +144,16 @@ static void up_items(void *arg, size_t first, size_t last, uint32_t thread)
     }
 }
 
+/* Outputs [o, o + n) of one expert for its rows, into y [rows][n]. */
+static void down_block(const struct moe_job *job, const struct used_expert *u, size_t o,
+                       size_t n, void *weights, float *y)
+{
+    struct k_rows x = {job->row + u->first, u->n, job->x.bf16};
+    k_product_block(job->isa, &x, &u->e->w2, o, o + n, weights, y, n);
+    if (job->a->mid == K_BF16)
+        job->isa->round_bf16(y, u->n * n, y);
+}
+
 static void down_items(void *arg, size_t first, size_t last, uint32_t thread)
 {
     const struct moe_job *job = arg;
@@ -145,10 +166,7 @@ static void down_items(void *arg, size_t first, size_t last, uint32_t thread)
             memset(a->y + i * a->d + o, 0, n * sizeof *a->y);
         for (size_t e = 0; e < job->n_used; e++) {
             const struct used_expert *u = &job->used[e];
-            struct k_rows x = {job->row + u->first, u->n, job->x.bf16};
-            k_product_block(job->isa, &x, &u->e->w2, o, o + n, weights, y, n);
-            if (a->mid == K_BF16)
-                job->isa->round_bf16(y, u->n * n, y);
+            down_block(job, u, o, n, weights, y);
             for (size_t i = 0; i < u->n; i++) {
                 float *sum = a->y + (size_t)job->token[u->first + i] * a->d + o;
                 for (size_t j = 0; j < n; j++)
@@ -157,6 +175,25 @@ static void down_items(void *arg, size_t first, size_t last, uint32_t thread)
         }
         for (size_t i = 0; i < a->n && a->out == K_BF16; i++)
             job->isa->round_bf16(a->y + i * a->d + o, n, a->y + i * a->d + o);
+    }
+}
+
+static void part_items(void *arg, size_t first, size_t last, uint32_t thread)
+{
+    const struct moe_job *job = arg;
+    const struct k_moe *a = job->a;
+    float *y = (float *)(void *)(job->scratch + thread * job->stride);
+    void *weights = y + job->most_rows * job->block;
+    for (size_t item = first; item < last; item++) {
+        const struct used_expert *u = &job->used[item % job->n_used];
+        size_t o = item / job->n_used * job->block, n = min(a->d - o, job->block);
+        down_block(job, u, o, n, weights, y);
+        for (size_t i = 0; i < u->n; i++) {
+            size_t p = u->first + i;
+            float *part =
+                a->part + (job->token[p] * (a->top_k + (size_t)1) + job->place[p]) * a->d;
+            memcpy(part + o, y + i * n, n * sizeof *y);
+        }
     }
 }
 
@@ -177,14 +214,16 @@ static bool make_lists(struct kernels *k, struct moe_job *job)
 {
     const struct k_moe *a = job->a;
     size_t pairs = a->n * (a->top_k + (size_t)1);
-    job->row = k_scratch(k, K_SLOT_MOE_ROWS,
-                         pairs * (sizeof *job->row + sizeof *job->token + sizeof *job->weight));
+    job->row =
+        k_scratch(k, K_SLOT_MOE_ROWS,
+                  pairs * (sizeof *job->row + 2 * sizeof *job->token + sizeof *job->weight));
     job->used = k_scratch(k, K_SLOT_MOE_Y, (a->n_expert + (size_t)1) * sizeof *job->used);
     size_t *next = k_scratch(k, K_SLOT_MOE_UP, (a->n_expert + (size_t)1) * sizeof *next);
     if (k_failed(k))
         return false;
     job->token = (uint32_t *)(void *)(job->row + pairs);
-    job->weight = (float *)(void *)(job->token + pairs);
+    job->place = job->token + pairs;
+    job->weight = (float *)(void *)(job->place + pairs);
     sort_pairs(job, next);
     return true;
 }
@@ -210,21 +249,70 @@ static bool make_buffers(struct kernels *k, struct moe_job *job)
     return true;
 }
 
+/* Up and down for the experts of this call. */
+static void run_job(struct kernels *k, struct moe_job *job)
+{
+    const struct k_moe *a = job->a;
+    if (!make_lists(k, job) || !k_rows_prepare(k, a->x, a->n, a->d, a->d, a->in, any_f32(job),
+                                               K_SLOT_LINEAR_X, K_SLOT_LINEAR_ROWS, &job->x))
+        return;
+    job->value_bytes = job->x.bf16 ? 2 : 4;
+    if (!make_buffers(k, job))
+        return;
+    for (size_t p = 0; p < job->n_pairs; p++)
+        job->row[p] = job->x.row[job->token[p]];
+    size_t cost = (job->n_pairs + 2 * job->n_used) * job->widest * a->d / 16;
+    size_t outputs = (a->d + job->block - 1) / job->block;
+    k_run(k, up_items, job, job->n_used * ((job->widest + job->block - 1) / job->block),
+          2 * cost);
+    down_rows(job);
+    if (job->only)
+        k_run(k, part_items, job, job->n_used * outputs, cost);
+    else
+        k_run(k, down_items, job, outputs, cost);
+}
+
 void k_moe_cpu(struct kernels *k, const struct k_moe *a)
 {
     struct moe_job job = {.isa = k->ctx->isa, .a = a, .block = a->n <= 16 ? 32 : 64};
-    if (k_failed(k) || !a->n || !make_lists(k, &job))
-        return;
-    if (!k_rows_prepare(k, a->x, a->n, a->d, a->d, a->in, any_f32(&job), K_SLOT_LINEAR_X,
-                        K_SLOT_LINEAR_ROWS, &job.x))
-        return;
-    job.value_bytes = job.x.bf16 ? 2 : 4;
-    if (!make_buffers(k, &job))
-        return;
-    for (size_t p = 0; p < job.n_pairs; p++)
-        job.row[p] = job.x.row[job.token[p]];
-    size_t cost = (job.n_pairs + 2 * job.n_used) * job.widest * a->d / 16;
-    k_run(k, up_items, &job, job.n_used * ((job.widest + job.block - 1) / job.block), 2 * cost);
-    down_rows(&job);
-    k_run(k, down_items, &job, (a->d + job.block - 1) / job.block, cost);
+    if (!k_failed(k) && a->n)
+        run_job(k, &job);
+}
+
+void k_moe_part_cpu(struct kernels *k, const struct k_moe *a)
+{
+    struct moe_job job = {
+        .isa = k->ctx->isa, .a = a, .only = a->only, .block = a->n <= 16 ? 32 : 64};
+    if (!k_failed(k) && a->n)
+        run_job(k, &job);
+}
+
+struct sum_job {
+    const struct k_isa *isa;
+    const struct k_moe *a;
+};
+
+static void sum_items(void *arg, size_t first, size_t last, uint32_t thread)
+{
+    const struct sum_job *job = arg;
+    const struct k_moe *a = job->a;
+    (void)thread;
+    for (size_t i = first; i < last; i++) {
+        const float *part[K_MAX_TOP_K + 1];
+        size_t n = k_moe_parts(a, i, part);
+        float *y = a->y + i * a->d;
+        memset(y, 0, a->d * sizeof *y);
+        for (size_t p = 0; p < n; p++)
+            for (size_t j = 0; j < a->d; j++)
+                y[j] += part[p][j];
+        if (a->out == K_BF16)
+            job->isa->round_bf16(y, a->d, y);
+    }
+}
+
+void k_moe_sum_cpu(struct kernels *k, const struct k_moe *a)
+{
+    struct sum_job job = {k->ctx->isa, a};
+    if (!k_failed(k))
+        k_run(k, sum_items, &job, a->n, a->n * a->d * (a->top_k + (size_t)1));
 }

@@ -78,6 +78,39 @@ static void run(struct kernels *k, const struct world *w, size_t from, size_t n,
     assert_ok(k->sync(k, &e), &e);
 }
 
+/* The same in three calls of moe_part, out of order, and one of moe_sum. */
+static void run_parts(struct kernels *k, const struct world *w, enum k_round in, bool shared,
+                      float *y)
+{
+    struct error e = {0};
+    size_t n_part = w->n * (w->top_k + 1) * w->d;
+    float *part = guarded_new(n_part);
+    memset(part, 0xff, n_part * sizeof *part); /* NaN: what nobody chose is not read */
+    static const uint8_t ONLY[3][N_EXPERT + 1] = {
+        {0, 0, 0, 1, 0, 1, 1, 0}, {0, 0, 0, 0, 0, 0, 0, 1}, {1, 1, 1, 0, 1, 0, 0, 0}};
+    struct k_moe a = {.x = w->x,
+                      .expert = w->expert,
+                      .weight = w->weight,
+                      .experts = w->experts,
+                      .shared = shared ? &w->shared : NULL,
+                      .y = y,
+                      .n = w->n,
+                      .d = w->d,
+                      .top_k = w->top_k,
+                      .n_expert = N_EXPERT,
+                      .limit = 10,
+                      .in = in,
+                      .part = part};
+    for (size_t i = 0; i < 3; i++) {
+        a.only = ONLY[i];
+        k->moe_part(k, &a);
+    }
+    k->moe_sum(k, &a);
+    assert_ok(k->sync(k, &e), &e);
+    guarded_check("parts", part, n_part);
+    guarded_free(part);
+}
+
 /* One expert of one token, from the formula; adds to y and to the sum of magnitudes. */
 static void naive_expert(const struct k_expert *e, const float *x, double weight,
                          enum k_round in, double *y, float *size)
@@ -137,6 +170,8 @@ static void check_world(const struct world *w, enum k_round in, bool shared)
         for (size_t i = 0; i < w->n; i++)
             run(&backends[b], w, i, 1, in, shared, z + i * w->d);
         check_same("token alone", z, y, n);
+        run_parts(&backends[b], w, in, shared, z);
+        check_same("in parts", z, y, n);
     }
     free(size), free(sum);
     guarded_free(want), guarded_free(y), guarded_free(z);
@@ -175,6 +210,22 @@ static double nmse(const float *y, const float *want, size_t n)
 
 /* Official roundings: outputs on the bf16 grid; FP8 inputs cost some percent and no more; the
  * backends agree but for roundings that flip; a token alone has the same bits. */
+/* a.y holds what moe gave; parts of even experts, then of odd ones and the shared one. */
+static void check_parts(struct kernels *k, const struct k_moe *all)
+{
+    static const uint8_t EVEN[N_EXPERT + 1] = {1, 0, 1, 0, 1, 0, 1, 0},
+                                         ODD[N_EXPERT + 1] = {0, 1, 0, 1, 0, 1, 0, 1};
+    struct k_moe a = *all;
+    a.y = guarded_new(a.n * a.d);
+    a.only = EVEN;
+    k->moe_part(k, &a);
+    a.only = ODD;
+    k->moe_part(k, &a);
+    k->moe_sum(k, &a);
+    check_same("in parts", a.y, all->y, a.n * a.d);
+    guarded_free(a.y);
+}
+
 static void test_official(void **state)
 {
     (void)state;
@@ -198,6 +249,9 @@ static void test_official(void **state)
                           .mid = K_BF16,
                           .out = K_BF16};
         backends[b].moe(&backends[b], &a);
+        a.part = calloc(w.n * (w.top_k + 1) * w.d, sizeof *a.part);
+        check_parts(&backends[b], &a);
+        free(a.part);
         double error = nmse(a.y, exact, n);
         if (!(error > 1e-5 && error < 2e-2) || nmse(a.y, ref, n) > 1e-4)
             fail_msg("%s: error %g, from ref %g", backends[b].numerics, error,
