@@ -23,6 +23,7 @@ struct daemon {
     struct store_thread *store;
     struct engine_thread *engine;
     const struct engine_info *model; /* constant: any thread */
+    const struct engine *tiers;      /* for engine_tiers(), which any thread may call */
     struct chat_ids chat;            /* constant: any thread */
     struct tools *tools;
     const char *spill_dir;         /* whole outputs of tools, a folder per session */

@@ -65,9 +65,30 @@ void method_tool_list(struct request *r)
         request_reply(r, json_pack("{s:o}", "tools", functions));
 }
 
+static json_t *tiers_json(const struct engine *m)
+{
+    struct engine_tier t[ENGINE_MAX_TIERS];
+    size_t n = engine_tiers(m, t);
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(
+            list,
+            json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "name", t[i].name,
+                      "budgetBytes", (json_int_t)t[i].budget_bytes, "minimumBytes",
+                      (json_int_t)t[i].minimum_bytes, "residentBytes",
+                      (json_int_t)t[i].resident_bytes, "hits", (json_int_t)t[i].hits, "misses",
+                      (json_int_t)t[i].misses, "readBytes", (json_int_t)t[i].read_bytes,
+                      "stallMs", (double)t[i].stall_ns / 1e6));
+    return list;
+}
+
 void method_model_status(struct request *r)
 {
-    request_reply(r, model_json(r->daemon));
+    json_t *j = model_json(r->daemon);
+
+    json_object_set_new(j, "tiers", tiers_json(r->daemon->tiers));
+    request_reply(r, j);
 }
 
 /* ---- status ----------------------------------------------------------------------- */

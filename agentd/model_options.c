@@ -20,6 +20,7 @@ enum err model_open(const struct model_options *o, struct engine **out, struct e
         .n_threads = (uint32_t)o->threads,
         .chunk_tokens = (uint32_t)o->chunk,
         .draft_tokens = (uint32_t)o->draft,
+        .expert_ram = o->expert_ram,
         .digests = true,
     };
 
@@ -41,6 +42,7 @@ void model_args(const struct model_options *o, struct model_args *out)
     snprintf(out->threads, sizeof(out->threads), "%" PRId64, o->threads);
     snprintf(out->chunk, sizeof(out->chunk), "%" PRId64, o->chunk);
     snprintf(out->draft, sizeof(out->draft), "%" PRId64, o->draft);
+    snprintf(out->expert_ram, sizeof(out->expert_ram), "%" PRIu64, o->expert_ram);
     if (o->model) {
         v[n++] = "--model";
         v[n++] = o->model;
@@ -63,5 +65,7 @@ void model_args(const struct model_options *o, struct model_args *out)
     v[n++] = out->chunk;
     v[n++] = "--draft";
     v[n++] = out->draft;
+    v[n++] = "--expert-ram";
+    v[n++] = out->expert_ram;
     v[n] = NULL;
 }

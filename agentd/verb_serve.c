@@ -181,6 +181,7 @@ static enum err start_daemon(struct service *s, struct error *e)
     *d = (struct daemon){.loop = &s->uv,
                          .clock = clock_real(),
                          .model = engine_describe(s->engine),
+                         .tiers = s->engine,
                          .tools = s->tools,
                          .spill_dir = s->spill,
                          .model_args = s->args.argv,

@@ -10,6 +10,11 @@ void engine_free(struct engine *m)
         m->ops->free(m);
 }
 
+size_t engine_tiers(const struct engine *m, struct engine_tier out[ENGINE_MAX_TIERS])
+{
+    return m->ops->tiers ? m->ops->tiers(m, out) : 0;
+}
+
 const struct engine_info *engine_describe(const struct engine *m)
 {
     return &m->info;

@@ -41,6 +41,10 @@ struct engine_options {
     uint32_t chunk_tokens; /* most input tokens of one step; 0: the backend's choice */
     uint32_t draft_tokens; /* guesses of the draft layers to check in a step; 0: none. What is
                               generated is the same, at any temperature */
+    /* Budgets in bytes, 0: none. Each works down to the minimum that engine_tiers() tells,
+     * below it ERR_LIMIT names that; none changes a bit of what is computed. */
+    uint64_t expert_ram;   /* routed experts in memory; without, they are mapped */
+    uint64_t engram_ram;   /* rows of Engram tables in memory; without, they are mapped */
     bool digests;          /* keep a running digest of the logits of every computed row */
     bool no_weight_digest; /* `score` and benches: skip hashing the shards (no fingerprint) */
 };
@@ -69,6 +73,21 @@ struct engine_info {
     uint64_t n_unused_tensors; /* of vision and of drafts that are switched off: skipped */
 };
 const struct engine_info *engine_describe(const struct engine *m);
+
+/* What is kept in memory of things that are too large for it, and how well that goes. Sums
+ * since the engine was opened. */
+struct engine_tier {
+    const char *name;        /* "experts"; static */
+    uint64_t budget_bytes;   /* as given; 0: none */
+    uint64_t minimum_bytes;  /* the smallest budget */
+    uint64_t resident_bytes; /* taken of the budget so far */
+    uint64_t hits, misses;   /* what a run asked for: whole experts, rows */
+    uint64_t read_bytes;     /* from the disk */
+    uint64_t stall_ns;       /* the engine waited for the disk */
+};
+#define ENGINE_MAX_TIERS 4
+/* Writes the tiers that the model has, returns how many: 0 for a script. Any thread. */
+size_t engine_tiers(const struct engine *m, struct engine_tier out[ENGINE_MAX_TIERS]);
 
 /* ---- sequences ----------------------------------------------------------------------------
  */

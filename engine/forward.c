@@ -50,6 +50,7 @@ static size_t list_buffers(const struct model *m, struct work *w, size_t cap,
     ADD(iw, cap * c->index_heads * f);
     ADD(route, cap * n_experts * f);
     ADD(route_w, cap * n_active * f);
+    ADD(parts, m->experts ? cap * (n_active + 1) * D * f : 0);
     ADD(engram, cap * tables * c->engram_dim * f);
     ADD(engram_kv, cap * (hc + 1) * D * f);
     ADD(engram_gate, cap * hc * f);

@@ -46,6 +46,7 @@ struct work {
     float *latent, *ikey;      /* [cap][d], [cap][index_dim] */
     float *iq, *iw;            /* [cap][index_heads][index_dim], [cap][index_heads] */
     float *route, *route_w;    /* [cap][n_experts], [cap][n_active], the larger of both kinds */
+    float *parts;              /* [cap][n_active+1][D] experts that come one by one */
     float *engram, *engram_kv; /* [cap][n_tables*engram_dim], [cap][(hc+1)*D] */
     float *engram_gate;        /* [cap][hc] */
     float *plain_cos, *plain_sin, *yarn_cos, *yarn_sin; /* [cap][rope_dim/2] for the tokens */

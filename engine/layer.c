@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/experts.h"
 #include "engine/forward.h"
 #include "engine/loader.h"
 #include "kernels/bits.h"
@@ -398,32 +399,13 @@ static void broken_scale(struct model *m, const char *tensor, size_t row, size_t
                                  tensor, row, column);
 }
 
-static bool layer_is_draft(const struct config *c, uint32_t layer)
-{
-    return layer >= c->n_layers;
-}
-
 static void check_expert(struct model *m, uint32_t layer, uint32_t expert)
 {
-    const struct config *c = &m->config;
     struct layer_weights *w = &m->weights.layers[layer];
-    const struct k_weight *part[] = {&w->experts[expert].w1, &w->experts[expert].w2,
-                                     &w->experts[expert].w3};
-    bool draft = layer_is_draft(c, layer);
-    if (w->checked[expert])
+    if (w->checked[expert] || m->broken.code)
         return;
-    for (int i = 0; i < 3; i++) {
-        char name[96];
-        size_t width = part[i]->n_in / 32, n = part[i]->n_out * width;
-        size_t nan = find_nan_scale(part[i]->scale, n);
-        if (nan == n)
-            continue;
-        snprintf(name, sizeof(name), "%s.%u.ffn.experts.%u.w%d", draft ? "mtp" : "layers",
-                 draft ? layer - c->n_layers : layer, expert, i + 1);
-        broken_scale(m, name, nan / width, nan % width);
-        return;
-    }
-    w->checked[expert] = 1;
+    if (!experts_check(&m->config, layer, expert, &w->experts[expert], &m->broken))
+        w->checked[expert] = 1;
 }
 
 static void check_table_rows(struct model *m, uint32_t layer, const uint64_t *ids, size_t n)
@@ -472,6 +454,30 @@ static void observe_margins(struct model *m, const struct run *r, uint32_t layer
     observe_f32(m, r, "route_margin", layer, first, 1, margins);
 }
 
+/* Experts under a budget: those in memory at once, the others as they arrive. The order of the
+ * sums is not that of arrival. */
+static void run_cached(struct model *m, uint32_t layer, struct k_moe *a)
+{
+    struct experts *x = m->experts;
+    struct experts_ready ready;
+    bool is_first = true;
+    enum err rc = experts_choose(x, layer, a->expert, a->n * a->top_k, &m->broken);
+    a->part = m->work->parts;
+    while (!rc && !(rc = experts_next(x, &ready, &m->broken)) && ready.n) {
+        a->experts = ready.experts;
+        if (is_first && ready.is_last) { /* all of them are here */
+            m->k.moe(&m->k, a);
+            return;
+        }
+        a->only = ready.only;
+        ready.only[a->n_expert] = is_first; /* the shared expert is always in memory */
+        m->k.moe_part(&m->k, a);
+        is_first = false;
+    }
+    if (!rc)
+        m->k.moe_sum(&m->k, a);
+}
+
 static void moe(struct model *m, const struct run *r, uint32_t layer, uint32_t first)
 {
     const struct config *c = &m->config;
@@ -492,22 +498,27 @@ static void moe(struct model *m, const struct run *r, uint32_t layer, uint32_t f
                                         .top_k = w->n_active,
                                         .norm = c->norm_topk,
                                         .scale = c->route_scale});
-    for (size_t i = 0; i < n * w->n_active; i++)
-        check_expert(m, layer, (uint32_t)experts[i]);
-    m->k.moe(&m->k, &(struct k_moe){.x = b->h + (size_t)first * c->dim,
-                                    .expert = experts,
-                                    .weight = weights,
-                                    .experts = w->experts,
-                                    .shared = &w->shared,
-                                    .y = b->y + (size_t)first * c->dim,
-                                    .n = n,
-                                    .d = c->dim,
-                                    .top_k = w->n_active,
-                                    .n_expert = w->n_experts,
-                                    .limit = c->swiglu_limit,
-                                    .in = m->rounding.quantised,
-                                    .mid = m->rounding.value,
-                                    .out = m->rounding.value});
+    struct k_moe a = {.x = b->h + (size_t)first * c->dim,
+                      .expert = experts,
+                      .weight = weights,
+                      .experts = w->experts,
+                      .shared = &w->shared,
+                      .y = b->y + (size_t)first * c->dim,
+                      .n = n,
+                      .d = c->dim,
+                      .top_k = w->n_active,
+                      .n_expert = w->n_experts,
+                      .limit = c->swiglu_limit,
+                      .in = m->rounding.quantised,
+                      .mid = m->rounding.value,
+                      .out = m->rounding.value};
+    if (m->experts) {
+        run_cached(m, layer, &a);
+    } else {
+        for (size_t i = 0; i < n * w->n_active; i++)
+            check_expert(m, layer, (uint32_t)experts[i]);
+        m->k.moe(&m->k, &a);
+    }
     observe_margins(m, r, layer, first);
     observe_i32(m, r, "route_idx", layer, first, w->n_active, b->experts);
     observe_f32(m, r, "route_w", layer, first, w->n_active, b->route_w);

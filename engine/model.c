@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/experts.h"
 #include "engine/fingerprint.h"
 #include "engine/forward.h"
 #include "engine/sample.h"
@@ -20,6 +21,8 @@ static void model_free(struct engine *engine)
     while (m->seqs)
         model_seq_free(&m->seqs->seq);
     work_free(m);
+    experts_free(m->experts);
+    tier_files_close(m->files);
     weights_fini(&m->weights);
     if (m->k.free) {
         m->k.free(&m->k, m->rope_plain);
@@ -40,8 +43,20 @@ static void model_interrupt(struct engine *m)
     atomic_store(&model_of(m)->interrupted, true);
 }
 
+static size_t model_tiers(const struct engine *engine, struct engine_tier *out)
+{
+    const struct model *m = (const struct model *)(const void *)engine;
+    size_t n = 0;
+    out[n++] = m->experts
+                   ? tier_counters(experts_tier(m->experts))
+                   : (struct engine_tier){.name = "experts",
+                                          .minimum_bytes = experts_slot_bytes(&m->config)};
+    return n;
+}
+
 static const struct engine_ops MODEL_OPS = {
     .free = model_free,
+    .tiers = model_tiers,
     .seq_new = model_seq_new,
     .seq_free = model_seq_free,
     .seq_position = model_seq_position,
@@ -204,6 +219,16 @@ static enum err choose_drafts(struct model *m, uint32_t n, struct error *e)
     return OK;
 }
 
+static enum err open_tiers(struct model *m, const char *dir, const struct engine_options *o,
+                           struct error *e)
+{
+    if (!o->expert_ram)
+        return OK;
+    enum err rc = tier_files_open(&m->files, dir, m->st, e);
+    return rc ? rc
+              : experts_new(&m->experts, &m->config, &m->weights, m->files, o->expert_ram, e);
+}
+
 static enum err open_all(struct model *m, const char *dir, const struct engine_options *o,
                          struct error *e)
 {
@@ -218,7 +243,8 @@ static enum err open_all(struct model *m, const char *dir, const struct engine_o
         (rc = choose_drafts(m, o->draft_tokens, e)) || (rc = open_backend(m, o, e)) ||
         (rc = safetensors_open_dir(&m->st, dir, e)) || (rc = check_checkpoint(m, e)) ||
         (rc = weights_load(&m->weights, &m->config, m->st, &m->k, e)) ||
-        (rc = open_text(m, dir, e)) || (rc = make_rope(m, false, &m->rope_plain, e)) ||
+        (rc = open_tiers(m, dir, o, e)) || (rc = open_text(m, dir, e)) ||
+        (rc = make_rope(m, false, &m->rope_plain, e)) ||
         (rc = make_rope(m, true, &m->rope_yarn, e)) || (rc = describe(m, dir, o, e)) ||
         (rc = work_reserve(m, LOGIT_ROWS, e)))
         return rc;

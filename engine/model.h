@@ -12,6 +12,7 @@
 #include "engine/observe.h"
 #include "engine/weights.h"
 
+struct experts;
 struct model_seq;
 struct sampler_entry;
 struct work;
@@ -39,6 +40,8 @@ struct model {
     struct pool *pool;
     struct kernels k;
     struct weights weights;
+    struct tier_files *files; /* NULL without budgets */
+    struct experts *experts;  /* NULL: mapped */
     struct kv_shape shape;
     struct state_layout layout;
     struct tokenizer *tokenizer;

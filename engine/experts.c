@@ -1,0 +1,443 @@
+#include "engine/experts.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/loader.h"
+
+#define N_PARTS 6 /* weight and scale of w1, w2, w3 */
+#define DEPTH (N_PARTS * 32)
+#define NO_SLOT UINT32_MAX
+
+enum slot_state { SLOT_EMPTY, SLOT_LOADING, SLOT_READY };
+
+struct slot {
+    uint8_t *memory; /* slot_bytes; NULL: not taken yet */
+    enum slot_state state;
+    uint32_t layer, expert;
+    uint32_t n_pending; /* parts in flight */
+    bool is_wanted;     /* of the choice now, and not given back yet */
+    bool is_out;        /* handed out by the last experts_next() */
+    float log_weight;   /* log2 of the decayed number of choices ... */
+    uint64_t run;       /* ... at this run of its layer */
+    struct tier_request part[N_PARTS];
+    struct k_expert view; /* w1.data and so on point into memory */
+};
+
+struct experts {
+    struct tier tier;
+    const struct config *c;
+    const struct weights *w;
+    size_t slot_bytes;
+    struct slot *slots; /* [n_slots] */
+    uint32_t n_slots;
+    uint32_t *slot_of; /* [n_layers][most]: where an expert is, or NO_SLOT */
+    uint32_t most;     /* experts of the layer that has most */
+    uint64_t *runs;    /* [n_layers] how often a layer has chosen */
+    /* The choice now. */
+    uint32_t layer;
+    uint32_t *missing; /* [most] experts to load, ascending; from `first` on */
+    uint32_t n_missing, first;
+    uint32_t n_left;      /* not handed out yet */
+    struct slot **wanted; /* [most] slots with is_wanted */
+    uint32_t n_wanted;
+    struct k_expert *view; /* [most] for the caller */
+    uint8_t *only;         /* [most + 1] */
+};
+
+/* ---- sizes --------------------------------------------------------------------------------
+ */
+
+/* Weight and scale bytes of w1, w2, w3, in the order of slot.part. */
+static void part_bytes(const struct config *c, size_t out[N_PARTS])
+{
+    size_t weight = (size_t)c->moe_dim * c->dim / 2, scale = (size_t)c->moe_dim * c->dim / 32;
+    for (int i = 0; i < N_PARTS; i++)
+        out[i] = i % 2 ? scale : weight;
+}
+
+size_t experts_slot_bytes(const struct config *c)
+{
+    size_t part[N_PARTS], sum = 0;
+    part_bytes(c, part);
+    for (int i = 0; i < N_PARTS; i++)
+        sum += tier_room(part[i]);
+    return sum;
+}
+
+uint64_t experts_all_bytes(const struct config *c)
+{
+    uint64_t n =
+        (uint64_t)c->n_layers * c->n_experts + (uint64_t)c->n_drafts * c->draft_experts;
+    return n * experts_slot_bytes(c);
+}
+
+/* ---- life ---------------------------------------------------------------------------------
+ */
+
+static enum err allocate(struct experts *x, uint32_t n_slots, struct error *e)
+{
+    uint32_t n_layers = x->w->n_layers;
+    for (uint32_t l = 0; l < n_layers; l++)
+        if (x->w->layers[l].n_experts > x->most)
+            x->most = x->w->layers[l].n_experts;
+    x->slots = calloc(n_slots, sizeof(*x->slots));
+    x->slot_of = malloc((size_t)n_layers * x->most * sizeof(*x->slot_of));
+    x->runs = calloc(n_layers, sizeof(*x->runs));
+    x->missing = calloc(x->most, sizeof(*x->missing));
+    x->wanted = calloc(x->most, sizeof(*x->wanted));
+    x->view = calloc(x->most, sizeof(*x->view));
+    x->only = calloc((size_t)x->most + 1, 1);
+    if (!x->slots || !x->slot_of || !x->runs || !x->missing || !x->wanted || !x->view ||
+        !x->only)
+        return err_set(e, ERR_NOMEM, "cache of %u experts", n_slots);
+    for (size_t i = 0; i < (size_t)n_layers * x->most; i++)
+        x->slot_of[i] = NO_SLOT;
+    x->n_slots = n_slots;
+    return OK;
+}
+
+enum err experts_new(struct experts **out, const struct config *c, const struct weights *w,
+                     const struct tier_files *files, uint64_t budget_bytes, struct error *e)
+{
+    size_t slot = experts_slot_bytes(c);
+    uint64_t all = experts_all_bytes(c);
+    if (budget_bytes < slot)
+        return err_set(e, ERR_LIMIT,
+                       "%" PRIu64 " bytes of memory for experts, one expert needs %zu",
+                       budget_bytes, slot);
+    struct experts *x = calloc(1, sizeof(*x));
+    if (!x)
+        return err_set(e, ERR_NOMEM, "cache of experts");
+    x->c = c, x->w = w, x->slot_bytes = slot;
+    uint64_t n = (budget_bytes < all ? budget_bytes : all) / slot;
+    enum err rc = n >= NO_SLOT ? err_set(e, ERR_LIMIT, "%" PRIu64 " experts", n)
+                               : allocate(x, (uint32_t)n, e);
+    if (rc || (rc = tier_init(&x->tier, "experts", files, DEPTH, e))) {
+        experts_free(x);
+        return rc;
+    }
+    x->tier.budget_bytes = budget_bytes;
+    x->tier.minimum_bytes = slot;
+    *out = x;
+    return OK;
+}
+
+void experts_free(struct experts *x)
+{
+    if (!x)
+        return;
+    tier_fini(&x->tier);
+    for (uint32_t i = 0; i < x->n_slots; i++)
+        aio_buffer_free(x->slots[i].memory, x->slot_bytes);
+    free(x->slots);
+    free(x->slot_of);
+    free(x->runs);
+    free(x->missing);
+    free(x->wanted);
+    free(x->view);
+    free(x->only);
+    free(x);
+}
+
+const struct tier *experts_tier(const struct experts *x)
+{
+    return &x->tier;
+}
+
+/* ---- names and checks ---------------------------------------------------------------------
+ */
+
+#define NAME_BYTES 96
+
+/* part: 0..2 for w1, w2, w3. */
+static void tensor_name(const struct config *c, uint32_t layer, uint32_t expert, int part,
+                        char name[NAME_BYTES])
+{
+    bool draft = layer >= c->n_layers;
+    snprintf(name, NAME_BYTES, "%s.%u.ffn.experts.%u.w%d", draft ? "mtp" : "layers",
+             draft ? layer - c->n_layers : layer, expert, part + 1);
+}
+
+enum err experts_check(const struct config *c, uint32_t layer, uint32_t expert,
+                       const struct k_expert *x, struct error *e)
+{
+    const struct k_weight *part[] = {&x->w1, &x->w2, &x->w3};
+    for (int i = 0; i < 3; i++) {
+        char name[NAME_BYTES];
+        size_t width = part[i]->n_in / 32, n = part[i]->n_out * width;
+        size_t nan = find_nan_scale(part[i]->scale, n);
+        if (nan == n)
+            continue;
+        tensor_name(c, layer, expert, i, name);
+        return err_set(e, ERR_FORMAT, "tensor %s.scale [%zu, %zu] is NaN", name, nan / width,
+                       nan % width);
+    }
+    return OK;
+}
+
+/* ---- eviction -----------------------------------------------------------------------------
+ */
+
+static uint32_t *slot_of(const struct experts *x, uint32_t layer, uint32_t expert)
+{
+    return &x->slot_of[(size_t)layer * x->most + expert];
+}
+
+/* log2 of the number of choices as it has decayed by now. */
+static float weight_now(const struct experts *x, const struct slot *s)
+{
+    return s->log_weight - (float)(x->runs[s->layer] - s->run) / EXPERTS_HALF_LIFE;
+}
+
+/* Layers that run before this slot's layer does again. */
+static uint32_t distance(const struct experts *x, const struct slot *s)
+{
+    uint32_t n = x->w->n_layers;
+    return (s->layer + n - x->layer - 1) % n;
+}
+
+static void count_choice(struct experts *x, struct slot *s)
+{
+    s->log_weight = log2f(exp2f(weight_now(x, s)) + 1);
+    s->run = x->runs[s->layer];
+}
+
+static void forget(struct experts *x, struct slot *s)
+{
+    if (s->state != SLOT_EMPTY)
+        *slot_of(x, s->layer, s->expert) = NO_SLOT;
+    s->state = SLOT_EMPTY;
+}
+
+static void want(struct experts *x, struct slot *s)
+{
+    s->is_wanted = true;
+    x->wanted[x->n_wanted++] = s;
+}
+
+/* A slot to load into, or NULL while every one is in use or in flight. */
+static struct slot *find_room(struct experts *x)
+{
+    struct slot *best = NULL;
+    float best_weight = 0;
+    for (uint32_t i = 0; i < x->n_slots; i++) {
+        struct slot *s = &x->slots[i];
+        if (s->state == SLOT_EMPTY)
+            return s;
+        if (s->state == SLOT_LOADING || s->is_wanted)
+            continue;
+        float weight = floorf(weight_now(x, s));
+        bool is_farther = best && distance(x, s) > distance(x, best);
+        if (!best || weight < best_weight || (!(weight > best_weight) && is_farther)) {
+            best = s;
+            best_weight = weight;
+        }
+    }
+    return best;
+}
+
+/* ---- loading ------------------------------------------------------------------------------
+ */
+
+static enum err take_memory(struct experts *x, struct slot *s, struct error *e)
+{
+    void *p = NULL;
+    enum err rc = s->memory ? OK : aio_buffer_new(x->slot_bytes, &p, e);
+    if (rc || s->memory)
+        return rc;
+    s->memory = p;
+    tier_count(&x->tier.resident_bytes, x->slot_bytes);
+    return OK;
+}
+
+static enum err load(struct experts *x, struct slot *s, uint32_t expert, struct error *e)
+{
+    const struct k_expert *from = &x->w->layers[x->layer].experts[expert];
+    const struct k_weight *weight[] = {&from->w1, &from->w2, &from->w3};
+    size_t bytes[N_PARTS];
+    enum err rc = take_memory(x, s, e);
+    if (rc)
+        return rc;
+    forget(x, s);
+    part_bytes(x->c, bytes);
+    uint8_t *memory = s->memory;
+    for (int i = 0; i < N_PARTS; i++) {
+        s->part[i] =
+            (struct tier_request){.mapped = i % 2 ? weight[i / 2]->scale : weight[i / 2]->data,
+                                  .n_bytes = bytes[i],
+                                  .memory = memory,
+                                  .owner = s};
+        memory += tier_room(bytes[i]);
+        if ((rc = tier_start(&x->tier, &s->part[i], e)))
+            break;
+        s->n_pending++;
+    }
+    assert(!rc); /* there is room, and the range is of a shard */
+    s->state = SLOT_LOADING;
+    s->layer = x->layer, s->expert = expert;
+    s->log_weight = 0;
+    s->run = x->runs[x->layer];
+    want(x, s);
+    *slot_of(x, s->layer, expert) = (uint32_t)(s - x->slots);
+    return OK;
+}
+
+static enum err load_missing(struct experts *x, struct error *e)
+{
+    bool any = false;
+    while (x->first < x->n_missing && tier_n_free(&x->tier) >= N_PARTS) {
+        struct slot *s = find_room(x);
+        if (!s)
+            break;
+        enum err rc = load(x, s, x->missing[x->first], e);
+        if (rc)
+            return rc;
+        x->first++;
+        any = true;
+    }
+    return any ? tier_submit(&x->tier, e) : OK;
+}
+
+/* All parts of a slot have arrived, or failed. */
+static enum err settle(struct experts *x, struct slot *s, struct error *e)
+{
+    const struct k_expert *from = &x->w->layers[s->layer].experts[s->expert];
+    enum err rc = OK;
+    for (int i = 0; i < N_PARTS && !rc; i++) {
+        char name[NAME_BYTES];
+        if (!(rc = s->part[i].error.code))
+            continue;
+        tensor_name(x->c, s->layer, s->expert, i / 2, name);
+        if (e)
+            *e = s->part[i].error;
+        rc = err_wrap(e, rc, "tensor %s%s", name, i % 2 ? ".scale" : "");
+    }
+    const uint8_t *at[N_PARTS];
+    for (int i = 0; i < N_PARTS; i++)
+        at[i] = s->part[i].memory + s->part[i].skip;
+    s->view = *from;
+    s->view.w1.data = at[0], s->view.w1.scale = at[1];
+    s->view.w2.data = at[2], s->view.w2.scale = at[3];
+    s->view.w3.data = at[4], s->view.w3.scale = at[5];
+    if (!rc)
+        rc = experts_check(x->c, s->layer, s->expert, &s->view, e);
+    s->state = SLOT_READY;
+    if (rc)
+        forget(x, s);
+    return rc;
+}
+
+/* Takes what has arrived. A failure counts only if the choice wants that expert; else it will
+ * be read again when somebody does. */
+static enum err collect(struct experts *x, bool wait, struct error *e)
+{
+    struct tier_request *done[32];
+    size_t n = 0;
+    enum err first = OK, rc = tier_wait(&x->tier, wait, done, 32, &n, e);
+    if (rc)
+        return rc;
+    for (size_t i = 0; i < n; i++) {
+        struct slot *s = done[i]->owner;
+        struct error why = {0};
+        bool wanted = s->is_wanted;
+        if (--s->n_pending || !(rc = settle(x, s, &why)) || !wanted || first)
+            continue;
+        first = rc;
+        if (e)
+            *e = why;
+    }
+    return first;
+}
+
+/* ---- a layer's choice ---------------------------------------------------------------------
+ */
+
+/* What was handed out before may be evicted from now on. */
+static void take_back(struct experts *x)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < x->n_wanted; i++) {
+        struct slot *s = x->wanted[i];
+        if (s->is_out)
+            s->is_wanted = s->is_out = false;
+        else
+            x->wanted[kept++] = s;
+    }
+    x->n_wanted = kept;
+}
+
+static void drop_choice(struct experts *x)
+{
+    for (uint32_t i = 0; i < x->n_wanted; i++)
+        x->wanted[i]->is_wanted = x->wanted[i]->is_out = false;
+    x->n_wanted = x->n_missing = x->first = x->n_left = 0;
+}
+
+enum err experts_choose(struct experts *x, uint32_t layer, const int32_t *chosen, size_t n,
+                        struct error *e)
+{
+    drop_choice(x);
+    x->layer = layer;
+    x->runs[layer]++;
+    memset(x->only, 0, (size_t)x->most + 1);
+    for (size_t i = 0; i < n; i++)
+        if (chosen[i] >= 0)
+            x->only[chosen[i]] = 1;
+    for (uint32_t k = 0; k < x->w->layers[layer].n_experts; k++) {
+        uint32_t at = *slot_of(x, layer, k);
+        if (!x->only[k])
+            continue;
+        x->n_left++;
+        if (at == NO_SLOT) {
+            x->missing[x->n_missing++] = k;
+            continue;
+        }
+        want(x, &x->slots[at]);
+        count_choice(x, &x->slots[at]);
+    }
+    tier_count(&x->tier.hits, x->n_left - x->n_missing);
+    tier_count(&x->tier.misses, x->n_missing);
+    return load_missing(x, e);
+}
+
+static size_t hand_out(struct experts *x)
+{
+    size_t n = 0;
+    memset(x->only, 0, (size_t)x->most + 1);
+    for (uint32_t i = 0; i < x->n_wanted; i++) {
+        struct slot *s = x->wanted[i];
+        if (s->state != SLOT_READY)
+            continue;
+        s->is_out = true;
+        x->only[s->expert] = 1;
+        x->view[s->expert] = s->view;
+        n++;
+    }
+    return n;
+}
+
+enum err experts_next(struct experts *x, struct experts_ready *out, struct error *e)
+{
+    size_t n = 0;
+    enum err rc = OK;
+    take_back(x);
+    while (x->n_left && !n && !rc) {
+        if ((rc = load_missing(x, e)) || (rc = collect(x, false, e)))
+            break;
+        if (!(n = hand_out(x)))
+            rc = collect(x, true, e);
+    }
+    if (rc) {
+        drop_choice(x);
+        return rc;
+    }
+    x->n_left -= (uint32_t)n;
+    *out = (struct experts_ready){
+        .experts = x->view, .only = x->only, .n = n, .is_last = !x->n_left};
+    return OK;
+}
