@@ -262,6 +262,7 @@ json_t *live_json(const struct session_info *info, const struct live *live, bool
         json_object_del(config, "functions");
     if (live && live->n_queued)
         json_object_set_new(j, "queued", json_integer((json_int_t)live->n_queued));
+    json_object_set_new(j, "origin", json_string(info->origin));
     if (info->parent[0])
         json_object_set_new(j, "parent", json_string(info->parent));
     if (info->parent[0])

@@ -469,7 +469,8 @@ static enum err add_session(struct importer *x, struct error *e)
         return rc == ERR_NOMEM ? rc : ERR_FORMAT;
     if ((rc = choose_name(x, e)))
         return rc;
-    struct session_new s = {.name = x->done.name, .cwd = x->o->cwd, .config = text};
+    struct session_new s = {
+        .name = x->done.name, .cwd = x->o->cwd, .config = text, .origin = "import"};
     rc = session_add(x->st, &s, &row, e);
     if (rc == ERR_INVAL && !x->o->name)
         rc = ERR_FORMAT;

@@ -107,6 +107,18 @@ static struct db_statement *find_statement(struct db *db, const char *sql)
     return NULL;
 }
 
+static enum err prepare(struct query *q, struct db *db, const char *sql, unsigned flags,
+                        struct error *e)
+{
+    if (fault_point("db.prepare"))
+        return err_set(e, ERR_NOMEM, "database: prepare");
+    int rc = sqlite3_prepare_v3(db->handle, sql, -1, flags, &q->handle, NULL);
+    if (rc)
+        return db_error(db, rc, e, "database: prepare");
+    q->db = db;
+    return OK;
+}
+
 enum err query_init(struct query *q, struct db *db, const char *sql, struct error *e)
 {
     memset(q, 0, sizeof *q);
@@ -118,19 +130,18 @@ enum err query_init(struct query *q, struct db *db, const char *sql, struct erro
         q->handle = slot->handle;
         return OK;
     }
-    if (fault_point("db.prepare"))
-        return err_set(e, ERR_NOMEM, "database: prepare");
-    sqlite3_stmt *handle = NULL;
-    int rc = sqlite3_prepare_v3(db->handle, sql, -1, SQLITE_PREPARE_PERSISTENT, &handle, NULL);
-    if (rc)
-        return db_error(db, rc, e, "database: prepare");
-    q->db = db;
-    q->handle = handle;
-    if (!slot && db->n_statements < DB_MAX_STATEMENTS) {
+    enum err rc = prepare(q, db, sql, SQLITE_PREPARE_PERSISTENT, e);
+    if (!rc && !slot && db->n_statements < DB_MAX_STATEMENTS) {
         q->slot = &db->statements[db->n_statements++];
-        *q->slot = (struct db_statement){sql, handle, true};
+        *q->slot = (struct db_statement){sql, q->handle, true};
     }
-    return OK;
+    return rc;
+}
+
+enum err query_init_once(struct query *q, struct db *db, const char *sql, struct error *e)
+{
+    memset(q, 0, sizeof *q);
+    return prepare(q, db, sql, 0, e);
 }
 
 void query_fini(struct query *q)
@@ -291,18 +302,30 @@ static void hash_column(struct hash *h, const struct query *q, int col)
     hash_value(h, type, p, n);
 }
 
+void query_column(struct query *q, const struct query *from, int col)
+{
+    if (q->tagging)
+        hash_column(&q->hash, from, col);
+    bound(q,
+          sqlite3_bind_value(q->handle, ++q->n_bound, sqlite3_column_value(from->handle, col)));
+}
+
 enum err row_check(struct query *q, const char *table, struct error *e)
 {
-    int n_columns = sqlite3_column_count(q->handle);
+    return row_check_first(q, table, sqlite3_column_count(q->handle) - 1, e);
+}
+
+enum err row_check_first(struct query *q, const char *table, int n_columns, struct error *e)
+{
     struct hash h;
     hash_init(&h, q->db->row_key, HASH_TAG_BYTES);
     hash_field(&h, table, strlen(table));
-    for (int col = 0; col < n_columns - 1; col++)
+    for (int col = 0; col < n_columns; col++)
         hash_column(&h, q, col);
     uint8_t want[HASH_TAG_BYTES];
     hash_final(&h, want);
     size_t n;
-    const void *have = row_blob(q, n_columns - 1, &n);
+    const void *have = row_blob(q, n_columns, &n);
     if (have && n == sizeof want && crypto_equal(have, want, n))
         return OK;
     q->db->rows_damaged++;

@@ -71,6 +71,9 @@ struct query {
 
 /* sql is a string literal: prepared once, then reused. */
 NODISCARD enum err query_init(struct query *q, struct db *db, const char *sql, struct error *e);
+/* The same for SQL that was put together: prepared for this query alone. */
+NODISCARD enum err query_init_once(struct query *q, struct db *db, const char *sql,
+                                   struct error *e);
 void query_fini(struct query *q);
 
 /* Bind the next parameter. Text and bytes must live until the query is stepped. NULL pointers
@@ -79,6 +82,8 @@ void query_int(struct query *q, int64_t v);
 void query_uint(struct query *q, uint64_t v); /* <= INT64_MAX */
 void query_text(struct query *q, const char *s);
 void query_blob(struct query *q, const void *p, size_t n);
+/* Binds column col of the row that `from` stands on, whatever its type. */
+void query_column(struct query *q, const struct query *from, int col);
 /* What is bound from here on belongs to a row of this table. */
 void query_tagged(struct query *q, const char *table);
 
@@ -100,6 +105,9 @@ NODISCARD enum err row_bytes(const struct query *q, int col, void *dst, size_t n
 /* Compares the tag in the last column with that of the columns before it. ERR_CORRUPT names
  * table and first column; counted. */
 NODISCARD enum err row_check(struct query *q, const char *table, struct error *e);
+
+/* The same for a row of n columns and its tag that stand in front of others. */
+NODISCARD enum err row_check_first(struct query *q, const char *table, int n, struct error *e);
 
 /* A transaction that is rolled back unless it was committed. They do not nest. */
 struct txn {

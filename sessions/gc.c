@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/fault.h"
+#include "sessions/migrate.h"
 #include "sessions/pack_internal.h"
 #include "sessions/schema.h"
 
@@ -177,6 +178,8 @@ enum err gc_run(struct store *st, struct gc_report *out, struct error *e)
 enum err gc_purge(struct store *st, struct gc_report *out, struct error *e)
 {
     enum err rc = gc_run(st, out, e);
+    if (!rc)
+        rc = migrate_drop_copies(&st->db, e);
     /* Free pages, and free room in pages, hold old bytes: only a new file has none. */
     if (!rc && !(rc = db_exec(&st->db, "VACUUM", e)))
         rc = db_exec(&st->db, "PRAGMA wal_checkpoint(TRUNCATE)", e);

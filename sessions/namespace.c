@@ -1,8 +1,8 @@
 /* Namespaces: one data key each, wrapped by the master key; and forgetting it. */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "sessions/migrate.h"
 #include "sessions/pack.h"
 #include "sessions/scan.h"
 #include "sessions/schema.h"
@@ -105,10 +105,19 @@ static enum err load_row(struct store *st, struct store_namespace *n, bool *foun
     return rc || !*found ? rc : namespace_unwrap(st, n, e);
 }
 
+static enum err next_id(struct store *st, int64_t *out, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &st->db, "SELECT ifnull(max(id), 0) + 1 FROM namespaces", e);
+    bool row = false;
+    if (!rc && !(rc = query_step(&q, &row, e)))
+        *out = row_int(&q, 0);
+    return rc;
+}
+
 enum err namespace_open(struct store *st, enum store_encrypt encrypt, struct error *e)
 {
     struct store_namespace *n = &st->space;
-    snprintf(n->name, sizeof n->name, "uid-%u", (unsigned)getuid());
     bool found;
     enum err rc = load_row(st, n, &found, e);
     if (rc)
@@ -119,10 +128,10 @@ enum err namespace_open(struct store *st, enum store_encrypt encrypt, struct err
                                                   : EXTENT_TAGGED;
     if (found)
         return n->algorithm == had ? OK : write_row(st, n, e);
-    n->id = 1;
     n->created_ms = store_now_ms(st);
     /* Packs that are older than this database may have the key still. */
-    if ((rc = scan_namespace(st, &found, e)) || (!found && (rc = make(st, n, e))))
+    if ((rc = next_id(st, &n->id, e)) || (rc = scan_namespace(st, &found, e)) ||
+        (!found && (rc = make(st, n, e))))
         return rc;
     return write_row(st, n, e);
 }
@@ -172,9 +181,11 @@ enum err namespace_erase(struct store *st, uint64_t *n_packs, struct error *e)
         st->space = fresh;
         st->n_freed = 0;
         st->freed_bytes = 0;
-        /* Free pages hold old bytes; only a new file has none. */
-        rc = db_exec(&st->db, "VACUUM", e);
+        rc = migrate_drop_copies(&st->db, e);
     }
+    /* Free pages hold old bytes; only a new file has none. */
+    if (!rc)
+        rc = db_exec(&st->db, "VACUUM", e);
     crypto_wipe(&fresh, sizeof fresh);
     if (!rc)
         rc = db_exec(&st->db, "PRAGMA wal_checkpoint(TRUNCATE)", e);

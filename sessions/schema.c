@@ -1,160 +1,173 @@
 #include "sessions/schema.h"
 
 /* STRICT: a column holds what it says, so that a tag read back hashes the same types. */
-static const char schema_v1[] =
-    "CREATE TABLE meta(key TEXT PRIMARY KEY, value BLOB NOT NULL, tag BLOB NOT NULL) STRICT;"
+static const struct schema_table tables[] = {
+    {"meta",
+     "CREATE TABLE meta(key TEXT PRIMARY KEY, value BLOB NOT NULL, tag BLOB NOT NULL) STRICT;",
+     NULL},
+    {"namespaces",
+     "CREATE TABLE namespaces(id INTEGER PRIMARY KEY, uuid BLOB NOT NULL UNIQUE,"
+     " name TEXT NOT NULL UNIQUE, algorithm INTEGER NOT NULL, wrapped BLOB NOT NULL,"
+     " created INTEGER NOT NULL, tag BLOB NOT NULL) STRICT;",
+     NULL},
+    {"layouts",
+     "CREATE TABLE layouts(id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL,"
+     " fingerprint BLOB NOT NULL, spec BLOB NOT NULL, root BLOB NOT NULL, tag BLOB NOT NULL,"
+     " UNIQUE(namespace, fingerprint)) STRICT;",
+     NULL},
+    {"sessions",
+     "CREATE TABLE sessions(num INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE,"
+     " name TEXT NOT NULL UNIQUE, namespace INTEGER NOT NULL, strand INTEGER NOT NULL,"
+     " parent TEXT NOT NULL, forked_at INTEGER NOT NULL, origin TEXT NOT NULL,"
+     " state TEXT NOT NULL, reason TEXT NOT NULL, damaged INTEGER NOT NULL,"
+     " created INTEGER NOT NULL, updated INTEGER NOT NULL, n_turns INTEGER NOT NULL, "
+     "n_unfinished INTEGER NOT NULL,"
+     " n_calls INTEGER NOT NULL, n_open INTEGER NOT NULL, tag BLOB NOT NULL) STRICT;",
+     "CREATE INDEX sessions_strand ON sessions(strand);"},
+    {"configs",
+     "CREATE TABLE configs(session INTEGER PRIMARY KEY, cwd TEXT NOT NULL,"
+     " config TEXT NOT NULL, tag BLOB NOT NULL) STRICT;",
+     NULL},
+    {"strands",
+     "CREATE TABLE strands(id INTEGER PRIMARY KEY, parent INTEGER NOT NULL,"
+     " parent_pos INTEGER NOT NULL, parent_seq INTEGER NOT NULL, length INTEGER NOT NULL,"
+     " last_seq INTEGER NOT NULL, n_marks INTEGER NOT NULL, tag BLOB NOT NULL) STRICT;",
+     "CREATE INDEX strands_parent ON strands(parent);"},
+    {"tape",
+     "CREATE TABLE tape(strand INTEGER NOT NULL, chunk INTEGER NOT NULL, ids BLOB NOT NULL,"
+     " tag BLOB NOT NULL, PRIMARY KEY(strand, chunk)) STRICT;",
+     NULL},
+    {"segments",
+     "CREATE TABLE segments(strand INTEGER NOT NULL, start INTEGER NOT NULL,"
+     " len INTEGER NOT NULL, kind INTEGER NOT NULL, mode INTEGER NOT NULL,"
+     " open INTEGER NOT NULL, digest BLOB, n_rows INTEGER NOT NULL, tag BLOB NOT NULL,"
+     " PRIMARY KEY(strand, start)) STRICT, WITHOUT ROWID;",
+     NULL},
+    {"marks",
+     "CREATE TABLE marks(strand INTEGER NOT NULL, at INTEGER NOT NULL, origin INTEGER NOT NULL,"
+     " tag BLOB NOT NULL, PRIMARY KEY(strand, at)) STRICT, WITHOUT ROWID;",
+     NULL},
+    {"events",
+     "CREATE TABLE events(strand INTEGER NOT NULL, seq INTEGER NOT NULL, t INTEGER NOT NULL,"
+     " position INTEGER NOT NULL, turn TEXT, type TEXT NOT NULL, item TEXT, kind TEXT,"
+     " json TEXT, bytes BLOB, tag BLOB NOT NULL, PRIMARY KEY(strand, seq)) STRICT;",
+     "CREATE INDEX events_item ON events(strand, item, seq) WHERE item IS NOT NULL;"},
+    {"calls",
+     "CREATE TABLE calls(session INTEGER NOT NULL, id TEXT NOT NULL, ord INTEGER NOT NULL,"
+     " turn TEXT NOT NULL, item TEXT, name TEXT NOT NULL, arguments TEXT NOT NULL,"
+     " step INTEGER NOT NULL, idx INTEGER NOT NULL, status TEXT NOT NULL,"
+     " is_error INTEGER NOT NULL, ingested INTEGER NOT NULL, result BLOB, spill TEXT,"
+     " spill_bytes INTEGER NOT NULL, created INTEGER NOT NULL, ended INTEGER NOT NULL,"
+     " tag BLOB NOT NULL, PRIMARY KEY(session, id)) STRICT;",
+     "CREATE INDEX calls_order ON calls(session, ord);"},
+    {"turns",
+     "CREATE TABLE turns(session INTEGER NOT NULL, id TEXT NOT NULL, ord INTEGER NOT NULL,"
+     " client_message TEXT, forced_next INTEGER NOT NULL, step INTEGER NOT NULL,"
+     " state TEXT NOT NULL, reason TEXT NOT NULL, ledger TEXT NOT NULL,"
+     " finished INTEGER NOT NULL, first_seq INTEGER NOT NULL, created INTEGER NOT NULL,"
+     " n_calls INTEGER NOT NULL, tag BLOB NOT NULL, PRIMARY KEY(session, id)) STRICT;",
+     "CREATE UNIQUE INDEX turns_message ON turns(session, client_message)"
+     " WHERE client_message IS NOT NULL;"
+     "CREATE INDEX turns_order ON turns(session, ord);"
+     "CREATE INDEX turns_unfinished ON turns(created, session) WHERE finished = 0;"},
+    {"params",
+     "CREATE TABLE params(session INTEGER NOT NULL, id TEXT NOT NULL, params TEXT NOT NULL,"
+     " tag BLOB NOT NULL, PRIMARY KEY(session, id)) STRICT;",
+     NULL},
+    /* Packs, and what stands in them. */
+    {"packs",
+     "CREATE TABLE packs(id INTEGER PRIMARY KEY, uuid BLOB NOT NULL UNIQUE,"
+     " namespace INTEGER NOT NULL, state INTEGER NOT NULL, length INTEGER NOT NULL,"
+     " tag BLOB NOT NULL) STRICT;",
+     NULL},
+    {"blocks",
+     "CREATE TABLE blocks(id INTEGER PRIMARY KEY, layout INTEGER NOT NULL,"
+     " parent INTEGER NOT NULL, depth INTEGER NOT NULL, key BLOB NOT NULL,"
+     " digest BLOB NOT NULL,"
+     " numerics TEXT NOT NULL, lineage INTEGER NOT NULL, pack INTEGER NOT NULL,"
+     " off INTEGER NOT NULL, pages INTEGER NOT NULL, commit_no INTEGER NOT NULL,"
+     " damaged INTEGER NOT NULL, used INTEGER NOT NULL, tag BLOB NOT NULL) STRICT;",
+     "CREATE INDEX blocks_key ON blocks(layout, key);"
+     "CREATE INDEX blocks_parent ON blocks(parent);"
+     "CREATE INDEX blocks_place ON blocks(pack, off);"},
+    {"tails",
+     "CREATE TABLE tails(id INTEGER PRIMARY KEY, layout INTEGER NOT NULL,"
+     " block INTEGER NOT NULL, prev INTEGER NOT NULL, first INTEGER NOT NULL,"
+     " last INTEGER NOT NULL, digest BLOB NOT NULL, numerics TEXT NOT NULL,"
+     " lineage INTEGER NOT NULL, pack INTEGER NOT NULL, off INTEGER NOT NULL,"
+     " pages INTEGER NOT NULL, commit_no INTEGER NOT NULL, damaged INTEGER NOT NULL,"
+     " tag BLOB NOT NULL) STRICT;",
+     "CREATE INDEX tails_block ON tails(block);"
+     "CREATE INDEX tails_prev ON tails(prev);"
+     "CREATE INDEX tails_place ON tails(pack, off);"},
+    {"tips",
+     "CREATE TABLE tips(id INTEGER PRIMARY KEY, layout INTEGER NOT NULL, key BLOB NOT NULL,"
+     " position INTEGER NOT NULL, inside INTEGER NOT NULL, block INTEGER NOT NULL,"
+     " tail INTEGER NOT NULL, segment_digest BLOB NOT NULL, digest_rows INTEGER NOT NULL,"
+     " numerics TEXT NOT NULL, lineage INTEGER NOT NULL, pack INTEGER NOT NULL,"
+     " off INTEGER NOT NULL, pages INTEGER NOT NULL, commit_no INTEGER NOT NULL,"
+     " damaged INTEGER NOT NULL, tag BLOB NOT NULL) STRICT;",
+     "CREATE INDEX tips_key ON tips(layout, key);"
+     "CREATE INDEX tips_place ON tips(pack, off);"
+     "CREATE INDEX tips_block ON tips(block);"
+     "CREATE INDEX tips_tail ON tips(tail);"},
+    {"heads",
+     "CREATE TABLE heads(session INTEGER NOT NULL, slot INTEGER NOT NULL,"
+     " generation INTEGER NOT NULL, layout INTEGER NOT NULL, position INTEGER NOT NULL,"
+     " block INTEGER NOT NULL, tail INTEGER NOT NULL, tip INTEGER NOT NULL,"
+     " numerics TEXT NOT NULL, lineage INTEGER NOT NULL, commit_no INTEGER NOT NULL,"
+     " tag BLOB NOT NULL, PRIMARY KEY(session, slot)) STRICT, WITHOUT ROWID;",
+     "CREATE INDEX heads_tip ON heads(tip);"
+     /* Who means an extent is asked for each one that goes. */
+     "CREATE INDEX heads_block ON heads(block);"
+     "CREATE INDEX heads_tail ON heads(tail);"},
+    {"holds",
+     "CREATE TABLE holds(session INTEGER PRIMARY KEY, pinned INTEGER NOT NULL,"
+     " uses INTEGER NOT NULL, used INTEGER NOT NULL, tag BLOB NOT NULL) STRICT;",
+     NULL},
+};
 
-    "CREATE TABLE namespaces(id INTEGER PRIMARY KEY, uuid BLOB NOT NULL UNIQUE,"
-    " name TEXT NOT NULL UNIQUE, algorithm INTEGER NOT NULL, wrapped BLOB NOT NULL,"
-    " created INTEGER NOT NULL, tag BLOB NOT NULL) STRICT;"
+const struct schema_table *schema_tables(size_t *n)
+{
+    *n = sizeof tables / sizeof tables[0];
+    return tables;
+}
 
-    "CREATE TABLE layouts(id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL,"
-    " fingerprint BLOB NOT NULL, spec BLOB NOT NULL, root BLOB NOT NULL, tag BLOB NOT NULL,"
-    " UNIQUE(namespace, fingerprint)) STRICT;"
-
-    "CREATE TABLE sessions(num INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE,"
-    " name TEXT NOT NULL UNIQUE, namespace INTEGER NOT NULL, strand INTEGER NOT NULL,"
-    " parent TEXT NOT NULL, forked_at INTEGER NOT NULL, state TEXT NOT NULL,"
-    " reason TEXT NOT NULL, damaged INTEGER NOT NULL, created INTEGER NOT NULL,"
-    " updated INTEGER NOT NULL, n_turns INTEGER NOT NULL, n_unfinished INTEGER NOT NULL,"
-    " n_calls INTEGER NOT NULL, n_open INTEGER NOT NULL, tag BLOB NOT NULL) STRICT;"
-    "CREATE INDEX sessions_strand ON sessions(strand);"
-
-    "CREATE TABLE configs(session INTEGER PRIMARY KEY, cwd TEXT NOT NULL, config TEXT NOT NULL,"
-    " tag BLOB NOT NULL) STRICT;"
-
-    "CREATE TABLE strands(id INTEGER PRIMARY KEY, parent INTEGER NOT NULL,"
-    " parent_pos INTEGER NOT NULL, parent_seq INTEGER NOT NULL, length INTEGER NOT NULL,"
-    " last_seq INTEGER NOT NULL, n_marks INTEGER NOT NULL, tag BLOB NOT NULL) STRICT;"
-    "CREATE INDEX strands_parent ON strands(parent);"
-
-    "CREATE TABLE tape(strand INTEGER NOT NULL, chunk INTEGER NOT NULL, ids BLOB NOT NULL,"
-    " tag BLOB NOT NULL, PRIMARY KEY(strand, chunk)) STRICT;"
-
-    "CREATE TABLE segments(strand INTEGER NOT NULL, start INTEGER NOT NULL,"
-    " len INTEGER NOT NULL, kind INTEGER NOT NULL, mode INTEGER NOT NULL,"
-    " open INTEGER NOT NULL, digest BLOB, n_rows INTEGER NOT NULL, tag BLOB NOT NULL,"
-    " PRIMARY KEY(strand, start)) STRICT, WITHOUT ROWID;"
-
-    "CREATE TABLE marks(strand INTEGER NOT NULL, at INTEGER NOT NULL, origin INTEGER NOT NULL,"
-    " tag BLOB NOT NULL, PRIMARY KEY(strand, at)) STRICT, WITHOUT ROWID;"
-
-    "CREATE TABLE events(strand INTEGER NOT NULL, seq INTEGER NOT NULL, t INTEGER NOT NULL,"
-    " position INTEGER NOT NULL, turn TEXT, type TEXT NOT NULL, item TEXT, kind TEXT,"
-    " json TEXT, bytes BLOB, tag BLOB NOT NULL, PRIMARY KEY(strand, seq)) STRICT;"
-    "CREATE INDEX events_item ON events(strand, item, seq) WHERE item IS NOT NULL;"
-
-    "CREATE TABLE calls(session INTEGER NOT NULL, id TEXT NOT NULL, ord INTEGER NOT NULL,"
-    " turn TEXT NOT NULL, item TEXT, name TEXT NOT NULL, arguments TEXT NOT NULL,"
-    " step INTEGER NOT NULL, idx INTEGER NOT NULL, status TEXT NOT NULL,"
-    " is_error INTEGER NOT NULL, ingested INTEGER NOT NULL, result BLOB, spill TEXT,"
-    " spill_bytes INTEGER NOT NULL, created INTEGER NOT NULL, ended INTEGER NOT NULL,"
-    " tag BLOB NOT NULL, PRIMARY KEY(session, id)) STRICT;"
-    "CREATE INDEX calls_order ON calls(session, ord);"
-
-    "CREATE TABLE turns(session INTEGER NOT NULL, id TEXT NOT NULL, ord INTEGER NOT NULL,"
-    " client_message TEXT, forced_next INTEGER NOT NULL, step INTEGER NOT NULL,"
-    " state TEXT NOT NULL, reason TEXT NOT NULL, ledger TEXT NOT NULL,"
-    " finished INTEGER NOT NULL, first_seq INTEGER NOT NULL, created INTEGER NOT NULL,"
-    " n_calls INTEGER NOT NULL, tag BLOB NOT NULL, PRIMARY KEY(session, id)) STRICT;"
-    "CREATE UNIQUE INDEX turns_message ON turns(session, client_message)"
-    " WHERE client_message IS NOT NULL;"
-    "CREATE INDEX turns_order ON turns(session, ord);"
-    "CREATE INDEX turns_unfinished ON turns(created, session) WHERE finished = 0;"
-
-    "CREATE TABLE params(session INTEGER NOT NULL, id TEXT NOT NULL, params TEXT NOT NULL,"
-    " tag BLOB NOT NULL, PRIMARY KEY(session, id)) STRICT;";
-
-/* Packs, and what stands in them. */
-static const char schema_v1_state[] =
-    "CREATE TABLE packs(id INTEGER PRIMARY KEY, uuid BLOB NOT NULL UNIQUE,"
-    " namespace INTEGER NOT NULL, state INTEGER NOT NULL, length INTEGER NOT NULL,"
-    " tag BLOB NOT NULL) STRICT;"
-
-    "CREATE TABLE blocks(id INTEGER PRIMARY KEY, layout INTEGER NOT NULL,"
-    " parent INTEGER NOT NULL, depth INTEGER NOT NULL, key BLOB NOT NULL, digest BLOB NOT NULL,"
-    " numerics TEXT NOT NULL, lineage INTEGER NOT NULL, pack INTEGER NOT NULL,"
-    " off INTEGER NOT NULL, pages INTEGER NOT NULL, commit_no INTEGER NOT NULL,"
-    " damaged INTEGER NOT NULL, used INTEGER NOT NULL, tag BLOB NOT NULL) STRICT;"
-    "CREATE INDEX blocks_key ON blocks(layout, key);"
-    "CREATE INDEX blocks_parent ON blocks(parent);"
-    "CREATE INDEX blocks_place ON blocks(pack, off);"
-
-    "CREATE TABLE tails(id INTEGER PRIMARY KEY, layout INTEGER NOT NULL,"
-    " block INTEGER NOT NULL, prev INTEGER NOT NULL, first INTEGER NOT NULL,"
-    " last INTEGER NOT NULL, digest BLOB NOT NULL, numerics TEXT NOT NULL,"
-    " lineage INTEGER NOT NULL, pack INTEGER NOT NULL, off INTEGER NOT NULL,"
-    " pages INTEGER NOT NULL, commit_no INTEGER NOT NULL, damaged INTEGER NOT NULL,"
-    " tag BLOB NOT NULL) STRICT;"
-    "CREATE INDEX tails_block ON tails(block);"
-    "CREATE INDEX tails_prev ON tails(prev);"
-    "CREATE INDEX tails_place ON tails(pack, off);"
-
-    "CREATE TABLE tips(id INTEGER PRIMARY KEY, layout INTEGER NOT NULL, key BLOB NOT NULL,"
-    " position INTEGER NOT NULL, inside INTEGER NOT NULL, block INTEGER NOT NULL,"
-    " tail INTEGER NOT NULL, segment_digest BLOB NOT NULL, digest_rows INTEGER NOT NULL,"
-    " numerics TEXT NOT NULL, lineage INTEGER NOT NULL, pack INTEGER NOT NULL,"
-    " off INTEGER NOT NULL, pages INTEGER NOT NULL, commit_no INTEGER NOT NULL,"
-    " damaged INTEGER NOT NULL, tag BLOB NOT NULL) STRICT;"
-    "CREATE INDEX tips_key ON tips(layout, key);"
-    "CREATE INDEX tips_place ON tips(pack, off);"
-
-    "CREATE TABLE heads(session INTEGER NOT NULL, slot INTEGER NOT NULL,"
-    " generation INTEGER NOT NULL, layout INTEGER NOT NULL, position INTEGER NOT NULL,"
-    " block INTEGER NOT NULL, tail INTEGER NOT NULL, tip INTEGER NOT NULL,"
-    " numerics TEXT NOT NULL, lineage INTEGER NOT NULL, commit_no INTEGER NOT NULL,"
-    " tag BLOB NOT NULL, PRIMARY KEY(session, slot)) STRICT, WITHOUT ROWID;"
-    "CREATE INDEX heads_tip ON heads(tip);"
-
-    "PRAGMA user_version = 1;";
-
-/* What state is worth keeping when space is short. */
-static const char schema_v2[] =
-    "CREATE TABLE holds(session INTEGER PRIMARY KEY, pinned INTEGER NOT NULL,"
-    " uses INTEGER NOT NULL, used INTEGER NOT NULL, tag BLOB NOT NULL) STRICT;"
-
-    /* Who means an extent is asked for each one that goes. */
-    "CREATE INDEX heads_block ON heads(block);"
-    "CREATE INDEX heads_tail ON heads(tail);"
-    "CREATE INDEX tips_block ON tips(block);"
-    "CREATE INDEX tips_tail ON tips(tail);"
-
-    "PRAGMA user_version = 2;";
-
-/* Step i makes version i + 1 out of version i, in up to two parts. */
-static const char *const steps[SCHEMA_VERSION][2] = {{schema_v1, schema_v1_state}, {schema_v2}};
-
-static enum err user_version(struct db *db, int64_t *out, struct error *e)
+enum err schema_version(struct db *db, int64_t *out, struct error *e)
 {
     AUTO(query) struct query q = {0};
     enum err rc = query_init(&q, db, "PRAGMA user_version", e);
     bool row = false;
-    if (!rc)
-        rc = query_step(&q, &row, e);
-    if (!rc)
-        *out = row ? row_int(&q, 0) : 0;
-    return rc;
-}
-
-enum err schema_apply(struct db *db, bool *is_new, struct error *e)
-{
-    int64_t version;
-    enum err rc = user_version(db, &version, e);
-    if (rc)
+    if (rc || (rc = query_step(&q, &row, e)))
         return rc;
+    int64_t version = row ? row_int(&q, 0) : 0;
     if (version < 0 || version > SCHEMA_VERSION)
         return err_set(e, ERR_UNSUPPORTED,
                        "database schema is version %lld, this build knows up to %d",
                        (long long)version, SCHEMA_VERSION);
-    *is_new = version == 0;
-    if (version == SCHEMA_VERSION)
-        return OK;
+    *out = version;
+    return OK;
+}
+
+enum err schema_finish(struct db *db, struct error *e)
+{
+    char sql[64];
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
+        enum err rc = tables[i].indexes ? db_exec(db, tables[i].indexes, e) : OK;
+        if (rc)
+            return err_wrap(e, rc, "indexes of %s", tables[i].name);
+    }
+    snprintf(sql, sizeof sql, "PRAGMA user_version = %d", SCHEMA_VERSION);
+    return db_exec(db, sql, e);
+}
+
+enum err schema_create(struct db *db, struct error *e)
+{
     AUTO(txn) struct txn t = {0};
-    if ((rc = txn_begin(&t, db, e)))
+    enum err rc = txn_begin(&t, db, e);
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0] && !rc; i++)
+        rc = db_exec(db, tables[i].create, e);
+    if (rc || (rc = schema_finish(db, e)))
         return rc;
-    for (int64_t i = version; i < SCHEMA_VERSION; i++)
-        for (int part = 0; part < 2 && steps[i][part]; part++)
-            if ((rc = db_exec(db, steps[i][part], e)))
-                return err_wrap(e, rc, "migrate to version %lld", (long long)i + 1);
     return txn_commit(&t, e);
 }

@@ -1,4 +1,8 @@
-/* The tables of agentd.db, and how an older database becomes this one.
+/* The tables of agentd.db as they are today; migrate.h makes them of an older database.
+ *
+ * To change them: write a golden store of the version before (scripts/store-golden.sh), change
+ * columns here and tables in schema.c, raise SCHEMA_VERSION, and say in migrate.c what the
+ * table had and what its new columns are made of.
  *
  * Every table whose rows hold content, order or a pointer ends in a 16-byte `tag` (db.h).
  * Column lists stand here once: the same list writes a row, reads it and feeds its tag.
@@ -8,14 +12,14 @@
 
 #include "sessions/db.h"
 
-#define SCHEMA_VERSION 2
+#define SCHEMA_VERSION 3
 
 #define META_COLS "key, value"
 #define NAMESPACE_COLS "id, uuid, name, algorithm, wrapped, created"
 #define LAYOUT_COLS "id, namespace, fingerprint, spec, root"
 #define SESSION_COLS                                                                           \
-    "num, id, name, namespace, strand, parent, forked_at, state, reason, damaged, created, "   \
-    "updated, n_turns, n_unfinished, n_calls, n_open"
+    "num, id, name, namespace, strand, parent, forked_at, origin, state, reason, damaged, "    \
+    "created, updated, n_turns, n_unfinished, n_calls, n_open"
 #define CONFIG_COLS "session, cwd, config"
 #define STRAND_COLS "id, parent, parent_pos, parent_seq, length, last_seq, n_marks"
 #define TAPE_COLS "strand, chunk, ids"
@@ -45,8 +49,18 @@
 /* What a session's state is worth when space is short (holds.h); no row: nothing so far. */
 #define HOLD_COLS "session, pinned, uses, used"
 
-/* Makes the tables of a new database, or migrates an older one, in one transaction. *is_new
- * says which. ERR_UNSUPPORTED: the database is newer than this build. */
-NODISCARD enum err schema_apply(struct db *db, bool *is_new, struct error *e);
+struct schema_table {
+    const char *name;
+    const char *create;  /* CREATE TABLE */
+    const char *indexes; /* CREATE INDEX ..., or NULL */
+};
+const struct schema_table *schema_tables(size_t *n);
+
+/* user_version, 0 of an empty file. ERR_UNSUPPORTED: newer than this build. */
+NODISCARD enum err schema_version(struct db *db, int64_t *out, struct error *e);
+/* Makes the tables of a new database, in one transaction. */
+NODISCARD enum err schema_create(struct db *db, struct error *e);
+/* What comes last: indexes and user_version. Inside a transaction. */
+NODISCARD enum err schema_finish(struct db *db, struct error *e);
 
 #endif

@@ -45,19 +45,21 @@ static void take_row(struct query *q, struct session_row *r)
     r->strand = row_int(q, 4);
     copy_text(r->parent, sizeof r->parent, row_text(q, 5));
     r->forked_at = row_uint(q, 6);
-    copy_text(r->state, sizeof r->state, row_text(q, 7));
-    copy_text(r->reason, sizeof r->reason, row_text(q, 8));
-    r->damaged = r->bad_row || row_int(q, 9) != 0;
-    r->created = row_uint(q, 10);
-    r->updated = row_uint(q, 11);
-    r->n_turns = row_uint(q, 12);
-    r->n_unfinished = row_uint(q, 13);
-    r->n_calls = row_uint(q, 14);
-    r->n_open = row_uint(q, 15);
+    copy_text(r->origin, sizeof r->origin, row_text(q, 7));
+    copy_text(r->state, sizeof r->state, row_text(q, 8));
+    copy_text(r->reason, sizeof r->reason, row_text(q, 9));
+    r->damaged = r->bad_row || row_int(q, 10) != 0;
+    r->created = row_uint(q, 11);
+    r->updated = row_uint(q, 12);
+    r->n_turns = row_uint(q, 13);
+    r->n_unfinished = row_uint(q, 14);
+    r->n_calls = row_uint(q, 15);
+    r->n_open = row_uint(q, 16);
     if (r->bad_row) {
         make_printable(r->id);
         make_printable(r->name);
         make_printable(r->parent);
+        make_printable(r->origin);
         make_printable(r->state);
         make_printable(r->reason);
     }
@@ -105,11 +107,12 @@ enum err session_row_write(struct store *st, const struct session_row *r, struct
     /* Not REPLACE: that would delete another session that has the name. */
     enum err rc = query_init(
         &q, &st->db,
-        "INSERT INTO sessions(" SESSION_COLS ", tag) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
-        " ON CONFLICT(num) DO UPDATE SET id = excluded.id, name = excluded.name,"
+        "INSERT INTO sessions(" SESSION_COLS ", tag) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
+        "?) ON CONFLICT(num) DO UPDATE SET id = excluded.id, name = excluded.name,"
         " namespace = excluded.namespace, strand = excluded.strand, parent = excluded.parent,"
-        " forked_at = excluded.forked_at, state = excluded.state, reason = excluded.reason,"
-        " damaged = excluded.damaged, created = excluded.created, updated = excluded.updated,"
+        " forked_at = excluded.forked_at, origin = excluded.origin, state = excluded.state,"
+        " reason = excluded.reason, damaged = excluded.damaged, created = excluded.created, "
+        "updated = excluded.updated,"
         " n_turns = excluded.n_turns, n_unfinished = excluded.n_unfinished,"
         " n_calls = excluded.n_calls, n_open = excluded.n_open, tag = excluded.tag",
         e);
@@ -123,6 +126,7 @@ enum err session_row_write(struct store *st, const struct session_row *r, struct
     query_int(&q, r->strand);
     query_text(&q, r->parent);
     query_uint(&q, r->forked_at);
+    query_text(&q, r->origin);
     query_text(&q, r->state);
     query_text(&q, r->reason);
     query_int(&q, r->damaged);
@@ -264,6 +268,7 @@ static enum err info_of(struct store *st, const struct session_row *r, struct se
     copy_text(s.id, sizeof s.id, r->id);
     copy_text(s.name, sizeof s.name, r->name);
     copy_text(s.parent, sizeof s.parent, r->parent);
+    copy_text(s.origin, sizeof s.origin, r->origin);
     copy_text(s.state, sizeof s.state, r->state);
     copy_text(s.reason, sizeof s.reason, r->reason);
     s.damaged = r->damaged;
@@ -415,6 +420,7 @@ enum err session_add(struct store *st, const struct session_new *s, struct sessi
                      struct error *e)
 {
     struct session_row r = {0};
+    copy_text(r.origin, sizeof r.origin, s->origin ? s->origin : "new");
     enum err rc = strand_new(st, 0, 0, 0, &r.strand, e);
     if (rc || (rc = insert(st, &r, s->id, s->name, s->state, e)) ||
         (rc = config_write(st, r.num, s->cwd ? s->cwd : "", s->config ? s->config : "{}", e)))
@@ -482,6 +488,7 @@ enum err session_fork(struct store *st, const struct session_fork *f, char *id_o
                        "the tokens of event %llu are gone with the session that kept them",
                        (unsigned long long)seq);
     copy_text(r.parent, sizeof r.parent, parent.id);
+    copy_text(r.origin, sizeof r.origin, "fork");
     r.forked_at = position;
     if ((rc = strand_new(st, from, position, seq, &r.strand, e)) ||
         (rc = insert(st, &r, f->id, f->name, NULL, e)) ||
@@ -522,6 +529,7 @@ static enum err cut_keep(struct store *st, const struct session_cut *c,
     enum err rc = strand_read(st, r->strand, &strand, e);
     *keep = (struct session_row){.strand = r->strand, .forked_at = strand.length};
     copy_text(keep->parent, sizeof keep->parent, r->id);
+    copy_text(keep->origin, sizeof keep->origin, c->restart ? "compact" : "rewind");
     if (rc || (rc = insert(st, keep, NULL, c->keep_name, r->state, e)) ||
         (rc = config_write(st, keep->num, cwd, config, e)))
         return rc;

@@ -32,8 +32,10 @@ struct store;
 struct session_info {
     char id[SESSION_ID_CAP];
     char name[SESSION_NAME_CAP];
-    char parent[SESSION_ID_CAP];   /* session it was forked from, "" if none (may be gone) */
-    char state[SESSION_STATE_CAP]; /* "idle" and so on: the caller's words */
+    char parent[SESSION_ID_CAP];    /* session it was forked from, "" if none (may be gone) */
+    char origin[SESSION_STATE_CAP]; /* "new", "fork", "import"; "rewind" or "compact": it keeps
+                                       what its parent had before that */
+    char state[SESSION_STATE_CAP];  /* "idle" and so on: the caller's words */
     char reason[SESSION_STATE_CAP];
     bool damaged;
     uint64_t created_ms, updated_ms;
@@ -52,6 +54,7 @@ struct session_new {
     const char *cwd;
     const char *config; /* JSON text */
     const char *state;  /* NULL: "idle" */
+    const char *origin; /* NULL: "new" */
 };
 
 /* Adds a session; durable on return. id_out: SESSION_ID_CAP bytes, may be NULL. ERR_CONFLICT:

@@ -12,6 +12,7 @@ struct session_row {
     int64_t space, strand;
     char parent[SESSION_ID_CAP];
     uint64_t forked_at;
+    char origin[SESSION_STATE_CAP];
     char state[SESSION_STATE_CAP], reason[SESSION_STATE_CAP];
     bool damaged; /* marked so, or the row's own tag does not match */
     bool bad_row; /* the latter: nothing in it can be trusted */

@@ -8,6 +8,7 @@
 
 #include "base/aio.h"
 #include "base/hash.h"
+#include "sessions/migrate.h"
 #include "sessions/pack.h"
 #include "sessions/scan.h"
 #include "sessions/schema.h"
@@ -112,7 +113,9 @@ static enum err found_store(struct store *st, const struct store_options *o, str
     return txn_commit(&t, e);
 }
 
-static enum err open_identity(struct store *st, const struct store_options *o, struct error *e)
+/* version: of the schema as it was found. */
+static enum err open_identity(struct store *st, const struct store_options *o, int64_t version,
+                              struct error *e)
 {
     bool found;
     enum err rc = read_uuid(st, &found, e);
@@ -121,6 +124,8 @@ static enum err open_identity(struct store *st, const struct store_options *o, s
     if (!found)
         crypto_random(st->uuid, sizeof st->uuid);
     derive_store_keys(st);
+    if (version > 0 && version < SCHEMA_VERSION && (rc = migrate(&st->db, version, e)))
+        return rc;
     if (!found && (rc = found_store(st, o, e)))
         return rc;
     uint8_t uuid[STORE_UUID_BYTES];
@@ -186,6 +191,9 @@ static enum err open_folders(struct store *st, const struct store_options *o, st
 
 static enum err check_options(const struct store_options *o, struct error *e)
 {
+    size_t n_name = o->namespace ? strlen(o->namespace) : 1;
+    if (n_name == 0 || n_name >= sizeof((struct store_namespace *)0)->name)
+        return err_set(e, ERR_INVAL, "namespace \"%.70s\": want 1 to 63 bytes", o->namespace);
     uint32_t b = o->block_tokens;
     if (b && (b > 65536 || (b & (b - 1))))
         return err_set(e, ERR_INVAL, "block size %u: want a power of two up to 65536", b);
@@ -194,11 +202,12 @@ static enum err check_options(const struct store_options *o, struct error *e)
 
 static enum err store_start(struct store *st, const struct store_options *o, struct error *e)
 {
-    bool is_new;
+    int64_t version;
     enum err rc = open_folders(st, o, e);
     if (rc || (rc = db_open(&st->db, o->db_path, e)) ||
-        (rc = schema_apply(&st->db, &is_new, e)) || (rc = aio_open(NULL, &st->aio, e)) ||
-        (rc = open_identity(st, o, e)))
+        (rc = schema_version(&st->db, &version, e)) ||
+        (version == 0 && (rc = schema_create(&st->db, e))) ||
+        (rc = aio_open(NULL, &st->aio, e)) || (rc = open_identity(st, o, version, e)))
         return rc;
     return scan_packs(st, e);
 }
@@ -216,6 +225,10 @@ enum err store_open(struct store **out, const struct store_options *o, struct er
         store_close(st);
         return err_set(e, ERR_NOMEM, "store: out of memory");
     }
+    if (o->namespace)
+        snprintf(st->space.name, sizeof st->space.name, "%s", o->namespace);
+    else
+        snprintf(st->space.name, sizeof st->space.name, "uid-%u", (unsigned)getuid());
     st->clock = o->clock ? o->clock : clock_real();
     st->pack_bytes = o->pack_bytes ? o->pack_bytes : STORE_PACK_BYTES;
     st->no_direct_io = o->no_direct_io;

@@ -44,7 +44,8 @@ struct store_options {
         block_tokens; /* recorded in a new store; 0: 2048 for a new store, else what it has */
     uint64_t pack_bytes;        /* 0: STORE_PACK_BYTES */
     enum store_encrypt encrypt; /* recorded; a new store begins with off */
-    bool no_direct_io; /* buffered reads and writes, as on file systems without O_DIRECT */
+    bool no_direct_io;     /* buffered reads and writes, as on file systems without O_DIRECT */
+    const char *namespace; /* the one that is served; NULL: "uid-N" of this user */
     const struct clock *clock; /* NULL: the machine's */
 };
 

@@ -5,13 +5,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/support/state_fixture.h"
+#include "tests/support/store_sample.h"
 #include "tests/support/test.h"
 
 struct rows_test {
     struct store_fixture f;
-    struct state_layout l;
-    char id[SESSION_ID_CAP], fork[SESSION_ID_CAP];
+    struct store_sample s;
 };
 
 static int setup(void **state)
@@ -20,8 +19,6 @@ static int setup(void **state)
     struct error e;
     store_fixture_init(&t.f, false);
     assert_ok(store_fixture_open(&t.f, &e), &e);
-    state_layout_make(&t.l, LAYOUT_ODD);
-    fixture_session(&t.f, "parent", t.id);
     *state = &t;
     return 0;
 }
@@ -30,63 +27,6 @@ static int teardown(void **state)
 {
     store_fixture_fini(&((struct rows_test *)*state)->f);
     return 0;
-}
-
-/* A session with something in every table, and a fork of it. */
-static void populate(struct rows_test *t)
-{
-    struct error e;
-    uint32_t ids[40];
-    for (uint32_t i = 0; i < 40; i++)
-        ids[i] = i + 500;
-    struct tape_segment seg = {.seg = {0, 40, SEGMENT_INPUT, PREFILL_CED},
-                               .has_digest = true,
-                               .digest = {9},
-                               .n_rows = 40};
-    struct replay_mark mark = {40, 32};
-    struct tape_event ev[2] = {{.type = "item",
-                                .item = "i1",
-                                .kind = "user",
-                                .turn = "t1",
-                                .json = "{\"text\":\"hello\"}",
-                                .position = TAPE_END},
-                               {.type = "state", .bytes = "raw", .n_bytes = 3}};
-    struct tape_call call = {.id = "c1",
-                             .turn = "t1",
-                             .item = "i2",
-                             .name = "run",
-                             .arguments = "{\"x\":1}",
-                             .status = CALL_DONE,
-                             .result = "out",
-                             .n_result = 3,
-                             .spill = "/spill",
-                             .spill_bytes = 77};
-    struct tape_turn turn = {.id = "t1",
-                             .client_message = "m1",
-                             .params = "{\"p\":1}",
-                             .state = "tool",
-                             .reason = "why",
-                             .ledger = "{\"l\":1}"};
-    struct tape_commit c = {.session = t->id,
-                            .ids = ids,
-                            .n_ids = 40,
-                            .segments = &seg,
-                            .n_segments = 1,
-                            .marks = &mark,
-                            .n_marks = 1,
-                            .events = ev,
-                            .n_events = 2,
-                            .calls = &call,
-                            .n_calls = 1,
-                            .turn = &turn,
-                            .state = "tool",
-                            .reason = "because"};
-    assert_ok(tape_commit(t->f.st, &c, NULL, &e), &e);
-    assert_ok(state_save(t->f.st, t->id, &t->l, 0, 20, true, NULL, &e), &e);
-    assert_ok(state_save(t->f.st, t->id, &t->l, 20, 40, true, NULL, &e), &e);
-    struct session_fork k = {.parent = t->id, .name = "child"};
-    assert_ok(session_fork(t->f.st, &k, t->fork, &e), &e);
-    assert_ok(fixture_append(t->f.st, t->fork, 900, 12, SEGMENT_INPUT, &e), &e);
 }
 
 /* ---- a transcript of everything that can be read ----------------------------------------- */
@@ -192,13 +132,13 @@ static void read_everything(struct rows_test *t, struct transcript *out)
         out->refused = true;
         return;
     }
-    read_session(t->f.st, t->id, out->parts[0]);
-    read_session(t->f.st, t->fork, out->parts[1]);
+    read_session(t->f.st, t->s.id, out->parts[0]);
+    read_session(t->f.st, t->s.fork, out->parts[1]);
     for (int i = 0; i < 2; i++) {
         /* Checks itself that every byte it hands over is right. */
         struct head_restored r;
-        (void)!state_restore(t->f.st, i ? t->fork : t->id, &t->l, TAPE_END, HEAD_TIP, NULL, &r,
-                             &e);
+        (void)!state_restore(t->f.st, i ? t->s.fork : t->s.id, &t->s.l, TAPE_END, HEAD_TIP,
+                             NULL, &r, &e);
     }
     store_close(t->f.st);
     t->f.st = NULL;
@@ -302,7 +242,7 @@ static void every_changed_column_is_noticed(void **state)
     static struct transcript want, got;
     static struct column columns[256];
     char saved[256], wal[256];
-    populate(t);
+    store_sample_make(t->f.st, &t->s);
     store_close(t->f.st);
     t->f.st = NULL;
     snprintf(saved, sizeof saved, "%s/saved.db", t->f.dir);
@@ -343,7 +283,7 @@ static void a_deleted_row_is_noticed(void **state)
         "DELETE FROM events WHERE seq = 1",
         "DELETE FROM params",
     };
-    populate(t);
+    store_sample_make(t->f.st, &t->s);
     store_close(t->f.st);
     t->f.st = NULL;
     snprintf(saved, sizeof saved, "%s/saved.db", t->f.dir);
