@@ -118,6 +118,9 @@ NODISCARD enum err chat_segment_user(struct chat_segment *s, const void *bytes, 
 /* One tool result; any bytes. */
 NODISCARD enum err chat_segment_tool_result(struct chat_segment *s, const void *bytes, size_t n,
                                             struct error *e);
+/* The same as its bytes come: begin, any number of prompt_add(&s->prompt, ...), end. */
+NODISCARD enum err chat_segment_result_begin(struct chat_segment *s, struct error *e);
+NODISCARD enum err chat_segment_result_end(struct chat_segment *s, struct error *e);
 /* A note of the daemon to the model: a system message in mid-conversation. */
 NODISCARD enum err chat_segment_note(struct chat_segment *s, const void *bytes, size_t n,
                                      struct error *e);

@@ -48,15 +48,24 @@ enum err chat_segment_user(struct chat_segment *s, const void *bytes, size_t n, 
     return rc ? rc : prompt_add(&s->prompt, bytes, n, e);
 }
 
+enum err chat_segment_result_begin(struct chat_segment *s, struct error *e)
+{
+    enum err rc = begin_block(s, e);
+    return rc ? rc : prompt_add_str(&s->prompt, "<tool_result>", e);
+}
+
+enum err chat_segment_result_end(struct chat_segment *s, struct error *e)
+{
+    return prompt_add_str(&s->prompt, "</tool_result>", e);
+}
+
 enum err chat_segment_tool_result(struct chat_segment *s, const void *bytes, size_t n,
                                   struct error *e)
 {
-    enum err rc = begin_block(s, e);
-    if (!rc)
-        rc = prompt_add_str(&s->prompt, "<tool_result>", e);
+    enum err rc = chat_segment_result_begin(s, e);
     if (!rc)
         rc = prompt_add(&s->prompt, bytes, n, e);
-    return rc ? rc : prompt_add_str(&s->prompt, "</tool_result>", e);
+    return rc ? rc : chat_segment_result_end(s, e);
 }
 
 enum err chat_segment_note(struct chat_segment *s, const void *bytes, size_t n, struct error *e)

@@ -65,6 +65,32 @@ enum err prompt_ids(const struct prompt *p, const struct tokenizer *t, struct id
     return rc;
 }
 
+enum err prompt_ids_open(const struct prompt *p, const struct tokenizer *t,
+                         struct prompt_place *place, struct ids *out, struct error *e)
+{
+    struct prompt_place now = *place;
+    size_t before = out->n;
+    enum err rc = OK;
+    const uint8_t *text = (const uint8_t *)buf_str(&p->text);
+    for (; now.mark < p->n_marks && !rc; now.mark++) {
+        const struct prompt_mark *m = &p->marks[now.mark];
+        rc = tokenizer_encode(t, text + now.at, m->at - now.at, out, e);
+        if (!rc)
+            rc = ids_add(out, m->id, e);
+        now.at = m->at;
+    }
+    size_t used = 0;
+    if (!rc)
+        rc = tokenizer_encode_open(t, text + now.at, p->text.len - now.at, out, &used, e);
+    if (rc) {
+        out->n = before;
+        return rc;
+    }
+    now.at += used;
+    *place = now;
+    return OK;
+}
+
 enum err prompt_text(const struct prompt *p, const struct tokenizer *t, struct buf *out,
                      struct error *e)
 {

@@ -39,6 +39,17 @@ NODISCARD enum err prompt_add_id(struct prompt *p, uint32_t id, struct error *e)
 /* Appends the ids. Errors of tokenizer_encode; out is then as it was. */
 NODISCARD enum err prompt_ids(const struct prompt *p, const struct tokenizer *t,
                               struct ids *out, struct error *e);
+/* How much of a prompt prompt_ids_open() has given: so many marks, and plain bytes in all. */
+struct prompt_place {
+    size_t mark, at;
+};
+/* While the prompt still grows: appends the ids from `place` on that nothing added later can
+ * change, and moves it on. Ids of all calls, in order, are a prefix of those that prompt_ids()
+ * will give. Errors as there; out and place are then as they were. */
+NODISCARD enum err prompt_ids_open(const struct prompt *p, const struct tokenizer *t,
+                                   struct prompt_place *place, struct ids *out,
+                                   struct error *e);
+
 /* Appends what it reads like, special ids as their text: for people and for golden files. */
 NODISCARD enum err prompt_text(const struct prompt *p, const struct tokenizer *t,
                                struct buf *out, struct error *e);

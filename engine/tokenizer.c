@@ -288,6 +288,48 @@ enum err tokenizer_encode(const struct tokenizer *t, const void *bytes, size_t n
     return rc;
 }
 
+/* Where the last character begins that is not white space; 0 when there is none. */
+static size_t last_mark(const uint8_t *bytes, size_t n)
+{
+    while (n > 0) {
+        size_t at = n - 1;
+        uint32_t cp = 0;
+        for (size_t back = 1; back <= 4 && back <= n; back++)
+            if (utf8_decode(bytes + n - back, back, &cp) == back) {
+                at = n - back;
+                break;
+            }
+        if (at == n - 1 && utf8_decode(bytes + at, 1, &cp) == 0)
+            return at; /* not UTF-8: no white space */
+        if (!(unicode_class(cp) & UNICODE_SPACE))
+            return at;
+        n = at;
+    }
+    return 0;
+}
+
+/* To find a piece's end the pre-tokenizer looks at the white space behind it, if any, and at
+ * the one character after that, and no further. So what comes later changes no piece that ends
+ * before or at the last whole character that is not white space. */
+enum err tokenizer_encode_open(const struct tokenizer *t, const void *bytes, size_t n,
+                               struct ids *out, size_t *used, struct error *e)
+{
+    AUTO(bpe_scratch) struct bpe_scratch s = {0};
+    size_t before = out->n, known = n - utf8_open_tail(bytes, n), done = 0;
+    size_t sure = last_mark(bytes, known);
+    struct pretokenizer p = pretokenizer_start(bytes, known);
+    const uint8_t *piece;
+    for (size_t len; (len = pretokenizer_next(&p, &piece)) && done + len <= sure; done += len) {
+        enum err rc = bpe_encode(&t->bpe, &s, piece, len, out, e);
+        if (rc) {
+            out->n = before;
+            return rc;
+        }
+    }
+    *used = done;
+    return OK;
+}
+
 enum err tokenizer_encode_special(const struct tokenizer *t, const void *bytes, size_t n,
                                   struct ids *out, struct error *e)
 {

@@ -50,6 +50,13 @@ NODISCARD enum err tokenizer_encode(const struct tokenizer *t, const void *bytes
 NODISCARD enum err tokenizer_encode_special(const struct tokenizer *t, const void *bytes,
                                             size_t n, struct ids *out, struct error *e);
 
+/* The front of a text that is not complete: appends the ids of all pieces that stay as they are
+ * whatever comes behind. *used is how many bytes they stand for; what follows them is to be
+ * given again with more bytes behind it, or without any to tokenizer_encode(): the ids of all
+ * calls put together are those of the whole text at once. Errors as tokenizer_encode. */
+NODISCARD enum err tokenizer_encode_open(const struct tokenizer *t, const void *bytes, size_t n,
+                                         struct ids *out, size_t *used, struct error *e);
+
 /* The bytes that an id stands for: any bytes for an ordinary one, the text of an added one.
  * NULL for an id that has no token. Borrowed for the tokenizer's life. */
 const uint8_t *tokenizer_bytes(const struct tokenizer *t, uint32_t id, size_t *n);
