@@ -73,6 +73,28 @@ enum err seq_generate(struct seq *s, const struct generate_options *g, struct er
     return rc ? rc : s->m->ops->seq_generate(s, g, e);
 }
 
+enum err seq_ahead(struct seq *s, const uint32_t *ids, uint64_t n, enum prefill_mode mode,
+                   struct error *e)
+{
+    if (!s->m->ops->seq_ahead)
+        return err_set(e, ERR_UNSUPPORTED, "ahead: not with engine %s", s->m->info.name);
+    if (!n)
+        return err_set(e, ERR_INVAL, "ahead: no ids");
+    enum err rc = check_ids(s, "ahead", ids, n, e);
+    return rc ? rc : s->m->ops->seq_ahead(s, ids, n, mode, e);
+}
+
+void seq_ahead_drop(struct seq *s)
+{
+    if (s->m->ops->seq_ahead_drop)
+        s->m->ops->seq_ahead_drop(s);
+}
+
+uint64_t seq_ahead_tokens(const struct seq *s)
+{
+    return s->m->ops->seq_ahead_tokens ? s->m->ops->seq_ahead_tokens(s) : 0;
+}
+
 void seq_cancel(struct seq *s)
 {
     s->m->ops->seq_cancel(s);

@@ -10,6 +10,7 @@
  *     seq_import_begin / _tip         or: take state that was exported before
  *     seq_rebuild                     or: planes only; the windows are computed again
  *     seq_input, seq_generate         queue one segment; engine_step() does the work
+ *     seq_ahead                       before an input segment: as much of it as is known
  *     engine_step ... ENGINE_DONE     the segment is finished; queue the next
  *     seq_export_rows / _tip          between steps, at the position seq_position() says
  *     seq_free
@@ -105,6 +106,26 @@ uint64_t seq_position(const struct seq *s);
  * an id out of range, n = 0. ERR_CONFLICT: work is queued already. ids are copied. */
 NODISCARD enum err seq_input(struct seq *s, const uint32_t *ids, uint64_t n,
                              enum prefill_mode mode, struct error *e);
+
+/* Input that has no boundary on the tape yet (the results of tools that still run) can be
+ * computed ahead: the first call opens it at the position, each adds n ids. They are computed
+ * in chunks while nothing is queued, by the layers up to the last KV source, in mode full by
+ * all, beside the sequence: position, digest, segment and exports stay those without it, and
+ * no event tells of it.
+ *
+ * seq_input() with ids that begin with those computed so far, in the same mode, takes them
+ * over: the layers above run on the last W of them where the segment has them run at all.
+ * Other ids, another mode and seq_generate() drop it. Either way the results are the same bits.
+ *
+ * ERR_UNSUPPORTED: not in this mode or with this engine. ERR_CONFLICT: work is queued, another
+ * mode than before, or the position is inside a segment. ERR_LIMIT (context, memory),
+ * ERR_NOMEM, ERR_INVAL (an id): what is ahead is as it was. ids are copied. */
+NODISCARD enum err seq_ahead(struct seq *s, const uint32_t *ids, uint64_t n,
+                             enum prefill_mode mode, struct error *e);
+/* Forgets what is ahead; nothing there: nothing happens. */
+void seq_ahead_drop(struct seq *s);
+/* Tokens computed ahead; after seq_input(), those that the segment takes over. 0: none. */
+uint64_t seq_ahead_tokens(const struct seq *s);
 
 /* The sampler is counter-based: the draw at tape position p is Philox(seed, p). */
 struct sampling {

@@ -4,7 +4,7 @@
  * structs, fills in what is declared here, and is reached through engine.c, which has made
  * these checks already, so that every implementation answers them alike:
  *
- *   - seq_input, seq_generate: n > 0 (or there is something to generate), every id <
+ *   - seq_input, seq_ahead, seq_generate: n > 0 (or there is something to generate), every id <
  * vocab_size;
  *   - seq_export_rows, seq_import_tip: plane < n_planes, the rows exist, the tip's size is
  * right;
@@ -32,6 +32,11 @@ struct engine_ops {
     enum err (*seq_input)(struct seq *s, const uint32_t *ids, uint64_t n,
                           enum prefill_mode mode, struct error *e);
     enum err (*seq_generate)(struct seq *s, const struct generate_options *g, struct error *e);
+    /* All three NULL: ERR_UNSUPPORTED. */
+    enum err (*seq_ahead)(struct seq *s, const uint32_t *ids, uint64_t n,
+                          enum prefill_mode mode, struct error *e);
+    void (*seq_ahead_drop)(struct seq *s);
+    uint64_t (*seq_ahead_tokens)(const struct seq *s);
     void (*seq_cancel)(struct seq *s);
     struct seq_digest (*seq_digest)(const struct seq *s);
     bool (*seq_segment_open)(const struct seq *s, uint64_t *start, enum prefill_mode *mode);

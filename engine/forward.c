@@ -190,6 +190,78 @@ enum err forward_begin(struct model *m, const struct run *r, struct error *e)
     return OK;
 }
 
+/* ---- streams that wait ---------------------------------------------------------------------
+ */
+
+struct held_part {
+    void **held;    /* in struct held */
+    void *work;     /* in struct work */
+    size_t n_bytes; /* of one token */
+};
+
+#define HELD_PARTS 5
+
+static void list_held(const struct model *m, const struct work *w, struct held *h,
+                      struct held_part out[HELD_PARTS])
+{
+    const struct config *c = &m->config;
+    size_t hc = c->hc, f = sizeof(float);
+    const struct held_part list[HELD_PARTS] = {
+        {(void **)(void *)&h->x, w ? w->x : NULL, hc * c->dim * f},
+        {(void **)(void *)&h->pre, w ? w->pre : NULL, hc * f},
+        {(void **)(void *)&h->target, w ? w->target : NULL, c->n_draft_targets * c->dim * f},
+        {(void **)(void *)&h->sel, w ? w->sel : NULL, c->index_topk * sizeof(int32_t)},
+        {(void **)(void *)&h->blocks, w ? w->blocks : NULL,
+         c->candidate_blocks * sizeof(int32_t)},
+    };
+    memcpy(out, list, sizeof(list));
+}
+
+enum err held_init(struct model *m, struct held *h, struct error *e)
+{
+    struct held_part parts[HELD_PARTS];
+    *h = (struct held){0};
+    list_held(m, NULL, h, parts);
+    for (size_t i = 0; i < HELD_PARTS; i++) {
+        size_t n = parts[i].n_bytes * m->config.window;
+        if (n && !(*parts[i].held = m->k.alloc(&m->k, n))) {
+            held_fini(m, h);
+            return err_set(e, ERR_NOMEM, "%zu bytes for streams that wait", n);
+        }
+    }
+    return OK;
+}
+
+void held_fini(struct model *m, struct held *h)
+{
+    struct held_part parts[HELD_PARTS];
+    list_held(m, NULL, h, parts);
+    for (size_t i = 0; i < HELD_PARTS; i++)
+        m->k.free(&m->k, *parts[i].held);
+    *h = (struct held){0};
+}
+
+/* The run's tokens from `first` on, between the work buffers and what is held. */
+static void copy_held(struct model *m, const struct run *r, struct held *h, uint32_t first,
+                      bool to_work)
+{
+    struct held_part parts[HELD_PARTS];
+    list_held(m, m->work, h, parts);
+    for (size_t i = 0; i < HELD_PARTS; i++) {
+        size_t n = parts[i].n_bytes;
+        for (uint32_t t = first; n && t < r->n; t++) {
+            char *held = (char *)*parts[i].held + (r->pos0 + t) % m->config.window * n;
+            char *work = (char *)parts[i].work + t * n;
+            m->k.copy(&m->k, to_work ? work : held, to_work ? held : work, n);
+        }
+    }
+}
+
+void forward_hold(struct model *m, const struct run *r, struct held *h)
+{
+    copy_held(m, r, h, r->n > m->config.window ? r->n - m->config.window : 0, false);
+}
+
 /* ---- after the last layer -----------------------------------------------------------------
  */
 
@@ -216,10 +288,13 @@ enum err forward_run(struct model *m, const struct run *r, uint32_t *n_out, stru
     enum err rc = forward_begin(m, r, e);
     if (rc)
         return rc;
-    for (uint32_t l = 0; l < m->config.n_layers; l++) {
-        /* One token is short enough to finish; a chunk can be thrown away, nothing is written.
-         */
-        if (r->n > 1 && atomic_exchange(&m->interrupted, false)) {
+    struct held held = r->held ? *r->held : (struct held){0};
+    if (r->held)
+        copy_held(m, r, &held, 0, true);
+    for (uint32_t l = r->held ? m->config.last_source + 1 : 0; l < m->config.n_layers; l++) {
+        /* One token is short enough to finish, and so is what was held; a chunk can be thrown
+         * away, nothing is written. */
+        if (r->n > 1 && !r->held && atomic_exchange(&m->interrupted, false)) {
             rc = m->k.sync(&m->k, e);
             return rc ? rc : err_set(e, ERR_CANCELLED, "interrupted in layer %u", l);
         }
@@ -252,7 +327,7 @@ void forward_commit(struct model *m, const struct run *r, uint32_t n)
             kv_ring_write(r->kv, l, r->pos0 + first, n - first,
                           b->keys + ((size_t)l * b->cap + first) * m->shape.ring_row);
     }
-    for (uint32_t i = 0; i < c->n_kv_sources; i++) {
+    for (uint32_t i = 0; i < c->n_kv_sources && !r->held; i++) {
         size_t width = 2 * (size_t)c->head_dim;
         const float *staged = b->pending + (i * LOGIT_ROWS + (n - 1) % LOGIT_ROWS) * width;
         bool waits = (r->pos0 + n) % m->shape.source_ratio[i] != 0;

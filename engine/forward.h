@@ -14,6 +14,16 @@
 
 #include "engine/model.h"
 
+/* Streams as they leave the last KV source's layer, of the last W tokens: kept while the layers
+ * above wait for the segment's length (seq_ahead). Position p in row p % W; memory of the
+ * backend. Members as in struct work. */
+struct held {
+    float *x, *pre, *target;
+    int32_t *sel, *blocks;
+};
+NODISCARD enum err held_init(struct model *m, struct held *h, struct error *e);
+void held_fini(struct model *m, struct held *h);
+
 struct run {
     struct seq *seq; /* for the observer; may be NULL */
     struct kv *kv;
@@ -28,6 +38,10 @@ struct run {
     bool block;    /* draft layers: every token sees all of the run; nothing is observed */
     bool replay;   /* rows are there already: they are read and never written */
     uint64_t rows; /* replay: tokens whose rows are there */
+    /* Only the layers above the last KV source, from streams that were held; n <= W. NULL: all
+     * layers. The others have done with these tokens: of the sequence only rings of the layers
+     * above change. */
+    const struct held *held;
 };
 
 /* Buffers of a run of at most `cap` tokens; all f32 unless stated, memory of the backend. D is
@@ -85,6 +99,9 @@ uint32_t forward_end(struct model *m, const struct run *r);
  * has happened to the sequence then. *n_out as forward_end returns. */
 NODISCARD enum err forward_run(struct model *m, const struct run *r, uint32_t *n_out,
                                struct error *e);
+/* Holds the streams of the run's last W tokens, after forward_run() of one that left out the
+ * layers above the last KV source. */
+void forward_hold(struct model *m, const struct run *r, struct held *h);
 /* Moves keys and unfinished groups of the run's first n tokens into the sequence, and n_tokens
  * on (not when replaying). The rest never was: r->n - n < LOGIT_ROWS. */
 void forward_commit(struct model *m, const struct run *r, uint32_t n);

@@ -113,6 +113,43 @@ enum err kv_reserve(struct kv *kv, uint64_t n_tokens, struct error *e)
     return OK;
 }
 
+enum err kv_put_aside(struct kv *kv, struct kv_rest *out, struct error *e)
+{
+    const struct kv_shape *s = kv->shape;
+    size_t ring = (size_t)s->n_rings * s->window * s->ring_row;
+    size_t pending = ((size_t)s->n_sources + 1) * 2 * s->head_dim * sizeof(float);
+    struct kv_rest copy = {
+        .ring = malloc(ring), .pending = malloc(pending), .n_tokens = kv->n_tokens};
+    if (!copy.ring || !copy.pending) {
+        kv_rest_fini(&copy);
+        return err_set(e, ERR_NOMEM, "a second set of rings");
+    }
+    memcpy(copy.ring, kv->ring, ring);
+    memcpy(copy.pending, kv->pending, pending);
+    memcpy(copy.lo, kv->lo, sizeof(copy.lo));
+    kv_swap(kv, &copy);
+    *out = copy;
+    return OK;
+}
+
+void kv_swap(struct kv *kv, struct kv_rest *rest)
+{
+    struct kv_rest mine = {.ring = kv->ring, .pending = kv->pending, .n_tokens = kv->n_tokens};
+    memcpy(mine.lo, kv->lo, sizeof(mine.lo));
+    kv->ring = rest->ring;
+    kv->pending = rest->pending;
+    kv->n_tokens = rest->n_tokens;
+    memcpy(kv->lo, rest->lo, sizeof(kv->lo));
+    *rest = mine;
+}
+
+void kv_rest_fini(struct kv_rest *rest)
+{
+    free(rest->ring);
+    free(rest->pending);
+    *rest = (struct kv_rest){0};
+}
+
 uint8_t *kv_ring(const struct kv *kv, uint32_t layer)
 {
     return kv->ring + (size_t)layer * kv->shape->window * kv->shape->ring_row;

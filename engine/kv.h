@@ -60,6 +60,18 @@ void kv_fini(struct kv *kv);
  * the state is unchanged then. */
 NODISCARD enum err kv_reserve(struct kv *kv, uint64_t n_tokens, struct error *e);
 
+/* All of a state but its planes. */
+struct kv_rest {
+    uint8_t *ring;
+    float *pending;
+    uint64_t n_tokens, lo[N_LAYER_CLASSES];
+};
+/* kv goes on with a copy of its rest, `out` gets its own. ERR_NOMEM: nothing has happened. */
+NODISCARD enum err kv_put_aside(struct kv *kv, struct kv_rest *out, struct error *e);
+/* Exchanges them. */
+void kv_swap(struct kv *kv, struct kv_rest *rest);
+void kv_rest_fini(struct kv_rest *rest);
+
 uint8_t *kv_ring(const struct kv *kv, uint32_t layer);
 /* Rows and index keys of KV source i, from row number `row` on. */
 uint8_t *kv_rows(const struct kv *kv, uint32_t source, uint64_t row);

@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/ahead.h"
 #include "engine/experts.h"
 #include "engine/fingerprint.h"
 #include "engine/forward.h"
 #include "engine/sample.h"
-#include "engine/seq.h"
 #include "engine/token_map.h"
 
 #define DEFAULT_CHUNK 256
@@ -62,6 +62,9 @@ static const struct engine_ops MODEL_OPS = {
     .seq_position = model_seq_position,
     .seq_input = model_seq_input,
     .seq_generate = model_seq_generate,
+    .seq_ahead = model_seq_ahead,
+    .seq_ahead_drop = model_seq_ahead_drop,
+    .seq_ahead_tokens = model_seq_ahead_tokens,
     .seq_cancel = model_seq_cancel,
     .seq_digest = model_seq_digest,
     .seq_segment_open = model_seq_segment_open,

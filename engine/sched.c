@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "engine/ahead.h"
 #include "engine/draft.h"
 #include "engine/forward.h"
 #include "engine/sample.h"
@@ -24,8 +25,10 @@ static struct engine_event *add_event(struct event_list *l, struct model_seq *s,
                                       enum engine_event_kind kind)
 {
     struct engine_event *ev = &l->events[l->n++];
-    *ev = (struct engine_event){
-        .seq = &s->seq, .user = s->seq.user, .kind = kind, .position = s->kv.n_tokens};
+    *ev = (struct engine_event){.seq = &s->seq,
+                                .user = s->seq.user,
+                                .kind = kind,
+                                .position = model_seq_position(&s->seq)};
     return ev;
 }
 
@@ -135,7 +138,8 @@ static void keep(struct model_seq *s, const struct run *r, uint32_t n, const flo
 {
     size_t n_bytes = model_of_seq(s)->config.dim * sizeof(*s->last);
     forward_commit(model_of_seq(s), r, n);
-    push_history(history_of(s), r->ids, n);
+    if (!r->held) /* those were ids of an earlier run */
+        push_history(history_of(s), r->ids, n);
     s->has_last = last != NULL;
     memset(s->last, 0, n_bytes);
     if (last)
@@ -143,20 +147,25 @@ static void keep(struct model_seq *s, const struct run *r, uint32_t n, const flo
     s->digest = *digest;
 }
 
-/* Runs n ids from pos0 on and makes them part of the sequence. fresh: a segment starts here. */
-static enum err run_ids(struct model_seq *s, const uint32_t *ids, uint64_t pos0, uint32_t n,
-                        bool fresh, struct error *e)
+enum err seq_run(struct model_seq *s, const struct run *r, bool fresh, struct error *e)
 {
     struct model *m = model_of_seq(s);
-    struct run r = make_run(s, ids, pos0, n);
     struct seq_digest digest = fresh ? (struct seq_digest){0} : s->digest;
     uint32_t n_out = 0;
     m->logits_of = NULL;
-    enum err rc = forward_run(m, &r, &n_out, e);
-    if (rc || (!r.replay && (rc = look_at_rows(m, s, pos0 + n, n_out, &digest, e))))
+    enum err rc = forward_run(m, r, &n_out, e);
+    if (rc || (!r->replay && (rc = look_at_rows(m, s, r->pos0 + r->n, n_out, &digest, e))))
         return rc;
-    keep(s, &r, n, n_out ? m->work->last : NULL, &digest);
+    keep(s, r, r->n, n_out ? m->work->last : NULL, &digest);
     return OK;
+}
+
+/* Runs n ids of the queued work from pos0 on. */
+static enum err run_ids(struct model_seq *s, const uint32_t *ids, uint64_t pos0, uint32_t n,
+                        bool fresh, struct error *e)
+{
+    struct run r = make_run(s, ids, pos0, n);
+    return seq_run(s, &r, fresh, e);
 }
 
 /* As many of the work's given ids as one step takes. OK with *n = 0 when the step was
@@ -184,9 +193,10 @@ static enum err step_input(struct event_list *l, struct model_seq *s, struct err
 {
     struct queued *q = &s->work;
     bool fresh = s->kv.n_tokens == q->segment.start;
+    uint64_t before = q->done;
     uint32_t n = 0;
-    enum err rc = run_chunk(s, s->kv.n_tokens, fresh, &n, e);
-    if (rc || !n)
+    enum err rc = s->ahead ? ahead_take(s, e) : run_chunk(s, s->kv.n_tokens, fresh, &n, e);
+    if (rc || q->done == before)
         return rc;
     s->open = q->segment;
     progress(l, s);
@@ -407,7 +417,10 @@ static void step_seq(struct event_list *l, struct model_seq *s)
     /* An id that was reported is computed before a cancelled run ends: at rest every token of
      * the tape is computed. */
     if (s->work.cancelled && !s->work.has_next) {
-        finish(l, s, END_CANCELLED);
+        if (s->ahead && (rc = step_input(l, s, &e))) /* what was computed is kept */
+            fail(l, s, rc, &e);
+        else if (s->work.kind != WORK_NONE)
+            finish(l, s, END_CANCELLED);
         return;
     }
     switch (s->work.kind) {
@@ -431,7 +444,7 @@ bool model_has_work(const struct engine *engine)
 {
     const struct model *m = (const struct model *)(const void *)engine;
     for (const struct model_seq *s = m->seqs; s; s = s->next)
-        if (s->work.kind != WORK_NONE)
+        if (s->work.kind != WORK_NONE || ahead_is_due(s))
             return true;
     return false;
 }
@@ -446,7 +459,11 @@ enum err model_step(struct engine *engine, struct engine_event *events, size_t c
     (void)e; /* what fails belongs to one sequence and is its event */
     while (s && l.cap - l.n >= EVENTS_PER_SEQ) {
         struct model_seq *after = s->next ? s->next : m->seqs;
-        if (s->work.kind != WORK_NONE && !(is_chunked(s) && chunk_done)) {
+        if (!chunk_done && ahead_is_due(s)) {
+            ahead_step(s);
+            chunk_done = true;
+            m->next_turn = after;
+        } else if (s->work.kind != WORK_NONE && !(is_chunked(s) && chunk_done)) {
             bool chunk = is_chunked(s) && !s->work.cancelled;
             step_seq(&l, s);
             if (chunk) { /* the next chunk is another sequence's */

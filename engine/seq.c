@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/ahead.h"
 #include "engine/sample.h"
 
 /* ---- life ---------------------------------------------------------------------------------
@@ -51,6 +52,7 @@ void model_seq_free(struct seq *seq)
     if (m->logits_of == s)
         m->logits_of = NULL;
     seq_drop_work(s);
+    model_seq_ahead_drop(seq);
     kv_fini(&s->kv);
     free(s->last);
     free(s);
@@ -58,12 +60,14 @@ void model_seq_free(struct seq *seq)
 
 uint64_t model_seq_position(const struct seq *s)
 {
-    return seq_of_const(s)->kv.n_tokens;
+    const struct model_seq *m = seq_of_const(s);
+    return m->ahead ? m->ahead->base.kv.n_tokens : m->kv.n_tokens;
 }
 
 struct seq_digest model_seq_digest(const struct seq *s)
 {
-    return seq_of_const(s)->digest;
+    const struct model_seq *m = seq_of_const(s);
+    return m->ahead ? m->ahead->base.digest : m->digest;
 }
 
 bool model_seq_segment_open(const struct seq *seq, uint64_t *start, enum prefill_mode *mode)
@@ -103,14 +107,17 @@ enum err model_seq_input(struct seq *seq, const uint32_t *ids, uint64_t n,
 {
     struct model_seq *s = seq_of(seq);
     struct model *m = model_of_seq(s);
-    struct queued q = {.kind = WORK_INPUT, .segment = {true, s->kv.n_tokens, n, mode}};
+    uint64_t at = model_seq_position(seq);
+    struct queued q = {.kind = WORK_INPUT, .segment = {true, at, n, mode}};
     enum err rc = check_ready(s, "input segment", e);
     if (rc)
         return rc;
+    if (s->ahead && !ahead_fits(s->ahead, ids, n, mode))
+        model_seq_ahead_drop(seq);
     if (s->importing)
         return err_set(e, ERR_CONFLICT, "input segment: an import is open");
     if (s->open.is_open) {
-        uint64_t left = s->open.start + s->open.len - s->kv.n_tokens;
+        uint64_t left = s->open.start + s->open.len - at;
         if (n != left || mode != s->open.mode)
             return err_set(e, ERR_INVAL,
                            "input segment: %" PRIu64
@@ -118,11 +125,11 @@ enum err model_seq_input(struct seq *seq, const uint32_t *ids, uint64_t n,
                            n, prefill_mode_name(mode), left, prefill_mode_name(s->open.mode));
         q.segment = s->open;
     }
-    if (n > m->config.max_tokens - s->kv.n_tokens)
+    if (n > m->config.max_tokens - at)
         return err_set(e, ERR_LIMIT,
-                       "%" PRIu64 " + %" PRIu64 " tokens, the context holds %" PRIu64,
-                       s->kv.n_tokens, n, m->config.max_tokens);
-    if ((rc = kv_reserve(&s->kv, s->kv.n_tokens + n, e)) || (rc = copy_ids(&q, ids, n, e)))
+                       "%" PRIu64 " + %" PRIu64 " tokens, the context holds %" PRIu64, at, n,
+                       m->config.max_tokens);
+    if ((rc = kv_reserve(&s->kv, at + n, e)) || (rc = copy_ids(&q, ids, n, e)))
         return rc;
     /* What a clipped segment skips is known from its start. A class that is not clipped here
      * runs on every token, and its window reaches back to wherever it was clipped before. */
@@ -140,6 +147,7 @@ enum err model_seq_generate(struct seq *seq, const struct generate_options *g, s
     enum err rc = check_ready(s, "generate", e);
     if (rc || (!g->end_with_given && (rc = sampling_check(&g->sampling, e))))
         return rc;
+    model_seq_ahead_drop(seq); /* a run comes first */
     if (s->importing || s->open.is_open)
         return err_set(e, ERR_CONFLICT, "generate: %s",
                        s->importing ? "an import is open" : "an input segment is not complete");
@@ -193,6 +201,8 @@ enum err model_seq_import_begin(struct seq *seq, uint64_t n_tokens, struct state
 {
     struct model_seq *s = seq_of(seq);
     enum err rc = check_ready(s, "import", e);
+    if (!rc && s->ahead)
+        return err_set(e, ERR_CONFLICT, "import: something is computed ahead");
     if (rc || (rc = kv_reserve(&s->kv, n_tokens, e)))
         return rc;
     s->importing = n_tokens;

@@ -6,6 +6,9 @@
 #include "engine/model.h"
 #include "engine/resume.h"
 
+struct ahead;
+struct run;
+
 enum work_kind { WORK_NONE, WORK_INPUT, WORK_GENERATE, WORK_REBUILD };
 
 /* Queued work. ids are what is given: the input, the given part of a run, or the tape's end
@@ -41,6 +44,8 @@ struct model_seq {
     uint64_t importing; /* tokens of an import that is not committed; 0: none */
     bool failed;        /* a step failed: only good for seq_free */
     struct queued work;
+    struct ahead *ahead; /* ahead.h; NULL: nothing. While it is there, kv's rest, history, last
+                            and digest above are those at its end */
 };
 
 static inline struct model_seq *seq_of(struct seq *s)
@@ -82,6 +87,11 @@ enum err model_seq_import_tip(struct seq *s, const void *tip, size_t n_bytes,
 bool model_has_work(const struct engine *m);
 enum err model_step(struct engine *m, struct engine_event *events, size_t cap, size_t *n_events,
                     struct error *e);
+
+/* One run through the layers, then it is part of the sequence, with the digest of its rows.
+ * fresh: a segment starts here. ERR_CANCELLED when it was interrupted: nothing has happened. */
+NODISCARD enum err seq_run(struct model_seq *s, const struct run *r, bool fresh,
+                           struct error *e);
 
 /* Forgets the queued work. */
 void seq_drop_work(struct model_seq *s);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "engine/seq.h"
+#include "engine/ahead.h"
 
 #define TIP_MAGIC "agentTIP"
 #define TIP_FIXED 144
@@ -120,7 +120,9 @@ static void put_ring(const struct kv *kv, uint32_t layer, uint8_t *out)
 
 enum err model_seq_export_tip(const struct seq *seq, void *dst, struct error *e)
 {
-    const struct model_seq *s = seq_of_const(seq);
+    struct model_seq view;
+    const struct model_seq *s = &view;
+    ahead_view(seq_of_const(seq), &view);
     const struct model *m = model_of_seq(s);
     uint8_t *at = dst;
     if (s->failed || s->importing)
