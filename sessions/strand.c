@@ -325,17 +325,20 @@ enum err strand_count_marks(struct store *st, int64_t id, uint64_t *out, struct 
     return rc;
 }
 
-/* Keeps positions before pos and seqs up to seq. */
+/* Keeps positions before pos and seqs up to seq. What a compacted session needs may end before
+ * the strand's own tokens: then it needs less of the parent, too. */
 static enum err trim(struct store *st, struct strand_row *r, uint64_t pos, uint64_t seq,
                      struct error *e)
 {
-    enum err rc = drop_behind(st, r->id, pos, seq, e);
+    enum err rc = drop_behind(st, r->id, pos > r->parent_pos ? pos : 0, seq, e);
     if (!rc && pos % C && pos > r->parent_pos && pos < r->length)
         rc = extend_chunk(st, r, pos, NULL, 0, e);
     if (rc || (rc = strand_count_marks(st, r->id, &r->n_marks, e)))
         return rc;
     r->length = pos;
     r->last_seq = seq;
+    r->parent_pos = min_u64(r->parent_pos, pos);
+    r->parent_seq = min_u64(r->parent_seq, seq);
     return strand_write(st, r, e);
 }
 
@@ -385,9 +388,12 @@ enum err strand_release(struct store *st, int64_t id, struct error *e)
             return OK;
         if ((rc = strand_read(st, id, &r, e)))
             return rc;
-        if (pos != UINT64_MAX)
-            return pos < r.length || seq < r.last_seq ? trim(st, &r, pos, seq, e) : OK;
-        if ((rc = drop_strand(st, id, e)))
+        bool needed = pos != UINT64_MAX;
+        if (needed && pos >= r.length && seq >= r.last_seq)
+            return OK;
+        bool needs_parent = needed && pos >= r.parent_pos && seq >= r.parent_seq;
+        rc = needed ? trim(st, &r, pos, seq, e) : drop_strand(st, id, e);
+        if (rc || needs_parent)
             return rc;
         id = r.parent;
     }
