@@ -195,6 +195,20 @@ enum err pack_walk(struct pack_walk *w, int fd, uint64_t from, uint64_t to, stru
     return OK;
 }
 
+enum err pack_check_extent(int fd, const struct extent *x, uint64_t off,
+                           const struct extent_keys *k, struct error *e)
+{
+    size_t n = (size_t)x->pages * EXTENT_PAGE;
+    AUTO_FREE uint8_t *bytes = malloc(n);
+    if (!bytes)
+        return err_set(e, ERR_NOMEM, "pack: extent of %zu bytes: out of memory", n);
+    enum err rc = fs_pread(fd, "pack", bytes, n, off, e);
+    for (uint32_t i = 0; i < x->n_regions && !rc; i++)
+        rc = extent_open(x, bytes, &x->regions[i], k,
+                         bytes + (size_t)x->regions[i].page * EXTENT_PAGE, e);
+    return rc;
+}
+
 /* ---- the list ---------------------------------------------------------------------------- */
 
 void pack_trailer_encode(const uint8_t *uuid, const uint8_t header_key[CRYPTO_KEY_BYTES],

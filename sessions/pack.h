@@ -77,6 +77,11 @@ struct pack_walk {
 NODISCARD enum err pack_walk(struct pack_walk *w, int fd, uint64_t from, uint64_t to,
                              struct error *e);
 
+/* Reads an extent that pack_walk has found, whole, and checks every chunk against its tag.
+ * ERR_CORRUPT: one does not match. */
+NODISCARD enum err pack_check_extent(int fd, const struct extent *x, uint64_t off,
+                                     const struct extent_keys *k, struct error *e);
+
 /* Compares a sealed pack of `size` bytes with the list at its end: *n_damaged is how many of
  * the extents it names are neither whole nor punched. ERR_NOTFOUND: it has no list (it was
  * never sealed). ERR_CORRUPT: the list itself is damaged. */

@@ -173,6 +173,7 @@ enum err scan_erase(struct store *st, uint64_t *n, struct error *e)
 struct adopt {
     struct store *st;
     int64_t pack;
+    int fd;
     uint64_t known;  /* number of the database's last state commit */
     uint64_t newest; /* highest number seen */
     uint64_t n_damaged;
@@ -245,7 +246,8 @@ static enum err find_block(struct store *st, int64_t layout, const uint8_t key[H
 
 /* Gives a block that the database does not know its row. Parents come first in a pack, and
  * packs in the order they were made. One without a parent cannot be reached and stays where it
- * is. */
+ * is; so does one that is not whole, because nothing says that its bytes ever were synced: it
+ * must not be shared by a save that has the same rows in hand. */
 static enum err adopt_block(struct adopt *a, const struct extent *x, uint64_t off,
                             struct error *e)
 {
@@ -261,7 +263,11 @@ static enum err adopt_block(struct adopt *a, const struct extent *x, uint64_t of
                                      &r.parent, e)) ||
                     !r.parent))
         return rc;
-    if ((rc = catalog_next_id(a->st, CATALOG_BLOCKS, &r.x.id, e)))
+    if ((rc = pack_check_extent(a->fd, x, off, &a->st->space.keys, e)) == ERR_CORRUPT) {
+        a->n_damaged++;
+        return OK;
+    }
+    if (rc || (rc = catalog_next_id(a->st, CATALOG_BLOCKS, &r.x.id, e)))
         return rc;
     memcpy(r.key, x->key, sizeof r.key);
     memcpy(r.x.digest, x->digest, sizeof r.x.digest);
@@ -294,7 +300,7 @@ static enum err walk(struct adopt *a, int fd, const uint8_t *uuid, uint64_t from
         .header_key = a->st->space.keys.header, .uuid = uuid, .fn = see_extent, .user = a};
     enum err rc = pack_walk(&w, fd, from, to, e);
     if (!rc && a->into_catalog)
-        a->n_damaged = w.n_damaged;
+        a->n_damaged += w.n_damaged;
     return rc;
 }
 
@@ -307,6 +313,7 @@ static enum err adopt_range(struct store *st, struct adopt *a, int fd,
     if (rc || (rc = pack_row_write(st, row, e)))
         return rc;
     a->into_catalog = true;
+    a->fd = fd;
     rc = walk(a, fd, row->uuid, from, row->length, e);
     return rc ? rc : txn_commit(&t, e);
 }
@@ -448,8 +455,10 @@ static enum err check_unknown(struct store *st, int64_t id, uint64_t known, uint
                            .state = PACK_SEALED,
                            .length = size / EXTENT_PAGE * EXTENT_PAGE};
     memcpy(row.uuid, super.uuid, sizeof row.uuid);
-    if ((rc = adopt_range(st, &a, fd, &row, EXTENT_PAGE, e)) ||
-        (rc = count_damage(&a, fd, row.uuid, size, e)))
+    if ((rc = adopt_range(st, &a, fd, &row, EXTENT_PAGE, e)))
+        return rc;
+    /* Of the last commit, which was cut, anything may be missing: that is no damage. */
+    if (a.newest > known + 1 && (rc = count_damage(&a, fd, row.uuid, size, e)))
         return rc;
     if (a.newest > *newest)
         *newest = a.newest;
