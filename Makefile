@@ -59,7 +59,10 @@ LIB       := $(B)/libagentd.a
 # Tests are linked with the allocator wrapped, so that they can fail the n-th allocation of our own
 # code (tests/support/alloc_fault.c, base/fault.h).
 WRAPPED     := malloc calloc realloc aligned_alloc posix_memalign strdup strndup
-TEST_LIBS    = $(LDLIBS) -lcmocka $(WRAPPED:%=-Wl,--wrap=%)
+# So are the calls that change files, so that a test can cut the power (tests/support/page_cache.c).
+WRAPPED_FILES := open __open_2 mkostemp close write pwrite ftruncate fallocate fsync fdatasync \
+                 rename unlink mkdir
+TEST_LIBS    = $(LDLIBS) -lcmocka $(foreach f,$(WRAPPED) $(WRAPPED_FILES),-Wl,--wrap=$(f))
 SUPPORT_OBJ := $(patsubst %.c,$(B)/obj/%.o,$(wildcard tests/support/*.c))
 TEST_SRC    := $(wildcard tests/*/test_*.c)
 TESTS       := $(patsubst tests/%.c,$(B)/tests/%,$(TEST_SRC))

@@ -207,7 +207,7 @@ static enum err store_start(struct store *st, const struct store_options *o, str
     if (rc || (rc = db_open(&st->db, o->db_path, e)) ||
         (rc = schema_version(&st->db, &version, e)) ||
         (version == 0 && (rc = schema_create(&st->db, e))) ||
-        (rc = aio_open(NULL, &st->aio, e)) || (rc = open_identity(st, o, version, e)))
+        (rc = aio_open(&o->aio, &st->aio, e)) || (rc = open_identity(st, o, version, e)))
         return rc;
     return scan_packs(st, e);
 }

@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/aio.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "sessions/keys.h"
@@ -46,6 +47,7 @@ struct store_options {
     enum store_encrypt encrypt; /* recorded; a new store begins with off */
     bool no_direct_io;     /* buffered reads and writes, as on file systems without O_DIRECT */
     const char *namespace; /* the one that is served; NULL: "uid-N" of this user */
+    struct aio_options aio; /* all 0: the defaults */
     const struct clock *clock; /* NULL: the machine's */
 };
 
