@@ -21,6 +21,7 @@ enum err model_open(const struct model_options *o, struct engine **out, struct e
         .chunk_tokens = (uint32_t)o->chunk,
         .draft_tokens = (uint32_t)o->draft,
         .expert_ram = o->expert_ram,
+        .engram_ram = o->engram_ram,
         .digests = true,
     };
 
@@ -43,6 +44,7 @@ void model_args(const struct model_options *o, struct model_args *out)
     snprintf(out->chunk, sizeof(out->chunk), "%" PRId64, o->chunk);
     snprintf(out->draft, sizeof(out->draft), "%" PRId64, o->draft);
     snprintf(out->expert_ram, sizeof(out->expert_ram), "%" PRIu64, o->expert_ram);
+    snprintf(out->engram_ram, sizeof(out->engram_ram), "%" PRIu64, o->engram_ram);
     if (o->model) {
         v[n++] = "--model";
         v[n++] = o->model;
@@ -67,5 +69,7 @@ void model_args(const struct model_options *o, struct model_args *out)
     v[n++] = out->draft;
     v[n++] = "--expert-ram";
     v[n++] = out->expert_ram;
+    v[n++] = "--engram-ram";
+    v[n++] = out->engram_ram;
     v[n] = NULL;
 }

@@ -12,7 +12,7 @@ struct model_options {
     int backend, precision; /* indices of the tables in model_options.c */
     const char *isa;
     int64_t threads, chunk, draft;
-    uint64_t expert_ram; /* budgets in bytes; 0: none */
+    uint64_t expert_ram, engram_ram; /* budgets in bytes; 0: none */
 };
 
 /* Entries for a command's option table; `base` is the offset of the struct model_options. */
@@ -67,6 +67,16 @@ extern const char *const model_backends[], *const model_precisions[];
          NULL,                                                                                 \
          "memory for routed experts, read when chosen (default: 0, mapped)",                   \
          false},                                                                               \
+        {"engram-ram",                                                                         \
+         0,                                                                                    \
+         OPTION_BYTES,                                                                         \
+         offsetof(type, member.engram_ram),                                                    \
+         "BYTES",                                                                              \
+         0,                                                                                    \
+         0,                                                                                    \
+         NULL,                                                                                 \
+         "memory for rows of Engram tables (default: 0, mapped)",                              \
+         false},                                                                               \
     {                                                                                          \
         "draft", 0, OPTION_INT, offsetof(type, member.draft), "N", 0, 15, NULL,                \
             "tokens that the draft layers guess ahead (default: 0, off)", false                \
@@ -82,7 +92,7 @@ NODISCARD enum err model_open(const struct model_options *o, struct engine **out
  * `scratch`; the rest is borrowed from o. */
 struct model_args {
     const char *argv[MODEL_ARGS];
-    char threads[24], chunk[24], draft[24], expert_ram[24];
+    char threads[24], chunk[24], draft[24], expert_ram[24], engram_ram[24];
 };
 void model_args(const struct model_options *o, struct model_args *out);
 

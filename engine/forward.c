@@ -6,6 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "engine/engram_cache.h"
+
 /* Tables above this size are asked for page by page as soon as the ids are known. */
 #define ENGRAM_PREFETCH_BYTES (UINT64_C(64) << 20)
 
@@ -66,6 +68,7 @@ static size_t list_buffers(const struct model *m, struct work *w, size_t cap,
     ADD(ids, cap * sizeof(uint32_t));
     ADD(positions, cap * sizeof(uint64_t));
     ADD(engram_ids, c->n_engram * cap * tables * sizeof(uint64_t));
+    ADD(engram_at, m->engram_cache ? cap * tables * sizeof(uint64_t) : 0);
     ADD(keys, (size_t)m->shape.n_rings * cap * m->shape.ring_row);
     ADD(pending, (size_t)c->n_kv_sources * LOGIT_ROWS * 2 * d * f);
     ADD(target, cap * c->n_draft_targets * D * f);
@@ -123,8 +126,8 @@ void work_free(struct model *m)
 /* ---- before the first layer ---------------------------------------------------------------
  */
 
-/* Asks the kernel for the pages of the rows that this run will look up. */
-static void prefetch(const uint8_t *base, size_t row_bytes, const uint64_t *ids, size_t n)
+/* Asks the kernel for the pages of the rows that will be looked up. */
+static void prefetch_pages(const uint8_t *base, size_t row_bytes, const uint64_t *ids, size_t n)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     for (size_t i = 0; i < n; i++) {
@@ -134,28 +137,60 @@ static void prefetch(const uint8_t *base, size_t row_bytes, const uint64_t *ids,
     }
 }
 
-static void hash_ids(struct model *m, const struct run *r)
+static void prefetch(struct model *m, uint32_t k, const uint64_t *rows, size_t n)
 {
     const struct config *c = &m->config;
-    uint32_t back = m->engram.ngram - 1, tables = m->engram.n_tables;
-    for (uint32_t done = 0; done < r->n;) {
-        /* In pieces, so that the compressed ids fit on the stack; each repeats the history. */
-        uint32_t piece[CONFIG_MAX_NGRAM + 256];
-        uint32_t n = r->n - done < 256 ? r->n - done : 256;
-        for (uint32_t i = 0; i < back + n; i++) {
-            uint32_t at = done + i; /* of history, then ids */
-            uint32_t id = at < back ? r->history[at] : r->ids[at - back];
-            piece[i] = id == ENGRAM_DEAD ? ENGRAM_DEAD : m->token_map[id];
-        }
-        for (uint32_t k = 0; k < c->n_engram; k++) {
-            uint64_t *rows = m->work->engram_ids + ((size_t)k * m->work->cap + done) * tables;
-            engram_rows(&m->engram, k, piece, n, rows);
-            if (c->engram_rows[k] * c->engram_dim > ENGRAM_PREFETCH_BYTES)
-                prefetch(m->weights.layers[c->engram_layers[k]].engram.codes, c->engram_dim,
-                         rows, (size_t)n * tables);
-        }
-        done += n;
+    if (m->engram_cache)
+        engram_cache_prefetch(m->engram_cache, k, rows, n);
+    else if (c->engram_rows[k] * c->engram_dim > ENGRAM_PREFETCH_BYTES)
+        prefetch_pages(m->weights.layers[c->engram_layers[k]].engram.codes, c->engram_dim, rows,
+                       n);
+}
+
+/* Compressed ids fit on the stack in pieces of this many tokens. */
+#define HASH_PIECE 256
+
+/* Rows of Engram layer k for n <= HASH_PIECE tokens, the first being ids[at]; before ids[0]
+ * comes the history. */
+static void hash_piece(const struct model *m, uint32_t k, const uint32_t *history,
+                       const uint32_t *ids, uint64_t at, uint32_t n, uint64_t *rows)
+{
+    uint32_t piece[CONFIG_MAX_NGRAM + HASH_PIECE], back = m->engram.ngram - 1;
+    for (uint32_t i = 0; i < back + n; i++) {
+        uint64_t from = at + i; /* of history, then ids */
+        uint32_t id = from < back ? history[from] : ids[from - back];
+        piece[i] = id == ENGRAM_DEAD ? ENGRAM_DEAD : m->token_map[id];
     }
+    engram_rows(&m->engram, k, piece, n, rows);
+}
+
+static uint32_t piece_of(uint64_t left)
+{
+    return left < HASH_PIECE ? (uint32_t)left : HASH_PIECE;
+}
+
+static void hash_ids(struct model *m, const struct run *r)
+{
+    uint32_t tables = m->engram.n_tables;
+    for (uint32_t k = 0; k < m->config.n_engram; k++)
+        for (uint32_t done = 0, n; done < r->n; done += n) {
+            uint64_t *rows = m->work->engram_ids + ((size_t)k * m->work->cap + done) * tables;
+            n = piece_of(r->n - done);
+            hash_piece(m, k, r->history, r->ids, done, n, rows);
+            prefetch(m, k, rows, (size_t)n * tables);
+        }
+}
+
+void forward_prefetch(struct model *m, const uint32_t *history, const uint32_t *ids,
+                      uint64_t at, uint64_t n)
+{
+    uint64_t rows[ENGRAM_MAX_TABLES];
+    uint32_t tables = m->engram.n_tables;
+    for (uint32_t k = 0; k < m->config.n_engram; k++)
+        for (uint64_t i = 0; i < n; i++) {
+            hash_piece(m, k, history, ids, at + i, 1, rows);
+            prefetch(m, k, rows, tables);
+        }
 }
 
 static void rope_tables(struct model *m, const struct run *r)
@@ -179,6 +214,8 @@ enum err forward_begin(struct model *m, const struct run *r, struct error *e)
     m->broken = (struct error){0};
     if (m->config.n_engram && !r->block)
         hash_ids(m, r);
+    if (r->n_next)
+        forward_prefetch(m, r->history, r->ids, r->n, r->n_next);
     rope_tables(m, r);
     m->k.copy_in(&m->k, b->ids, r->ids, r->n * sizeof(*b->ids));
     m->k.embed(&m->k, &(struct k_embed){.w = &m->weights.embed,

@@ -32,6 +32,7 @@ struct run {
         *history; /* [ngram - 1] ids before ids[0], oldest first; ENGRAM_DEAD: none */
     uint64_t pos0;
     uint32_t n;
+    uint32_t n_next; /* ids behind these that are known already: their rows are read ahead */
     /* Per class of layers: the first position that runs at all, and the first whose key may be
      * read. Both are absolute. */
     uint64_t from[N_LAYER_CLASSES], lo[N_LAYER_CLASSES];
@@ -71,6 +72,7 @@ struct work {
     uint32_t *ids;
     uint64_t *positions;
     uint64_t *engram_ids; /* [n_engram][cap][n_tables] */
+    uint64_t *engram_at;  /* [cap][n_tables] where the cache has them */
     uint8_t *keys;        /* [n_rings][cap][ring_row] staged keys */
     float *pending;       /* [n_sources][LOGIT_ROWS][2][d] value and gate of the last tokens */
     float *target;        /* [cap][n_draft_targets][D] streams that the draft layers are fed */
@@ -87,6 +89,11 @@ void work_free(struct model *m);
 
 /* Offset of the first token of the run that layer l works on; r->n when there is none. */
 uint32_t run_first(const struct model *m, const struct run *r, uint32_t layer);
+
+/* Starts to read the Engram rows of the tokens ids[at], ids[at + 1] .. ids[at + n - 1]; before
+ * ids[0] comes the history, as in struct run. */
+void forward_prefetch(struct model *m, const uint32_t *history, const uint32_t *ids,
+                      uint64_t at, uint64_t n);
 
 NODISCARD enum err forward_begin(struct model *m, const struct run *r, struct error *e);
 void forward_engram(struct model *m, const struct run *r, uint32_t layer);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/engram_cache.h"
 #include "engine/experts.h"
 #include "engine/forward.h"
 #include "engine/loader.h"
@@ -392,13 +393,6 @@ static void attention(struct model *m, const struct run *r, uint32_t layer, uint
 
 /* What is mapped is not read when the model opens: a NaN scale shows when its expert or row is
  * first used, and fails the run by name. */
-static void broken_scale(struct model *m, const char *tensor, size_t row, size_t column)
-{
-    if (!m->broken.code)
-        m->broken.code = err_set(&m->broken, ERR_FORMAT, "tensor %s.scale [%zu, %zu] is NaN",
-                                 tensor, row, column);
-}
-
 static void check_expert(struct model *m, uint32_t layer, uint32_t expert)
 {
     struct layer_weights *w = &m->weights.layers[layer];
@@ -408,19 +402,33 @@ static void check_expert(struct model *m, uint32_t layer, uint32_t expert)
         w->checked[expert] = 1;
 }
 
-static void check_table_rows(struct model *m, uint32_t layer, const uint64_t *ids, size_t n)
+/* Expands the Engram rows of n tokens from `first` on; at: number of the Engram layer. */
+static void look_up(struct model *m, uint32_t layer, uint32_t at, uint32_t first, size_t n)
 {
+    const struct config *c = &m->config;
     const struct engram_weights *w = &m->weights.layers[layer].engram;
-    size_t width = m->config.engram_dim / 32;
-    for (size_t i = 0; i < n; i++) {
-        char name[96];
-        size_t nan = find_nan_scale(w->scales + ids[i] * width, width);
-        if (nan == width)
-            continue;
-        snprintf(name, sizeof(name), "layers.%u.engram.embed", layer);
-        broken_scale(m, name, ids[i], nan);
-        return;
+    struct work *b = m->work;
+    uint32_t tables = m->engram.n_tables;
+    const uint64_t *ids = b->engram_ids + ((size_t)at * b->cap + first) * tables;
+    struct k_engram_rows a = {.codes = w->codes,
+                              .scales = w->scales,
+                              .ids = ids,
+                              .out = b->engram + (size_t)first * tables * c->engram_dim,
+                              .n = n,
+                              .n_id = tables,
+                              .d = c->engram_dim};
+    if (m->engram_cache) {
+        if (engram_cache_fetch(m->engram_cache, at, ids, n * tables, b->engram_at, &m->broken))
+            return;
+        a.codes = engram_cache_codes(m->engram_cache);
+        a.scales = engram_cache_scales(m->engram_cache);
+        a.ids = b->engram_at;
     }
+    for (size_t i = 0; i < n * tables && !m->engram_cache; i++)
+        if (engram_check(c, layer, ids[i], w->scales + ids[i] * (c->engram_dim / 32),
+                         &m->broken))
+            return;
+    m->k.engram_rows(&m->k, &a);
 }
 
 /* ---- mixture of experts (section 8) -------------------------------------------------------
@@ -549,17 +557,15 @@ void forward_engram(struct model *m, const struct run *r, uint32_t layer)
         return;
     const struct engram_weights *w = &m->weights.layers[layer].engram;
     struct work *b = m->work;
-    uint32_t tables = m->engram.n_tables;
-    check_table_rows(m, layer, b->engram_ids + ((size_t)at * b->cap + first) * tables,
-                     (size_t)(r->n - first) * tables);
-    m->k.engram_rows(&m->k, &(struct k_engram_rows){
-                                .codes = w->codes,
-                                .scales = w->scales,
-                                .ids = b->engram_ids + ((size_t)at * b->cap + first) * tables,
-                                .out = b->engram + (size_t)first * tables * c->engram_dim,
-                                .n = r->n - first,
-                                .n_id = tables,
-                                .d = c->engram_dim});
+    uint32_t tables = m->engram.n_tables, most = r->n;
+    if (m->engram_cache && engram_cache_rows(m->engram_cache) / tables < most)
+        most = (uint32_t)(engram_cache_rows(m->engram_cache) / tables);
+    for (uint32_t i = first, n; i < r->n; i += n) { /* as many tokens as the cache holds */
+        n = r->n - i < most ? r->n - i : most;
+        look_up(m, layer, at, i, n);
+        if (m->broken.code)
+            return;
+    }
     product(m, &w->wkv, b->engram, b->engram_kv, first, r->n - first);
     m->k.engram_gate(&m->k, &(struct k_engram_gate){
                                 .x = b->x + (size_t)first * c->hc * c->dim,

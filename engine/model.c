@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/ahead.h"
+#include "engine/engram_cache.h"
 #include "engine/experts.h"
 #include "engine/fingerprint.h"
 #include "engine/forward.h"
@@ -22,6 +23,7 @@ static void model_free(struct engine *engine)
         model_seq_free(&m->seqs->seq);
     work_free(m);
     experts_free(m->experts);
+    engram_cache_free(m->engram_cache);
     tier_files_close(m->files);
     weights_fini(&m->weights);
     if (m->k.free) {
@@ -46,11 +48,16 @@ static void model_interrupt(struct engine *m)
 static size_t model_tiers(const struct engine *engine, struct engine_tier *out)
 {
     const struct model *m = (const struct model *)(const void *)engine;
+    const struct config *c = &m->config;
     size_t n = 0;
-    out[n++] = m->experts
-                   ? tier_counters(experts_tier(m->experts))
-                   : (struct engine_tier){.name = "experts",
-                                          .minimum_bytes = experts_slot_bytes(&m->config)};
+    out[n++] = m->experts ? tier_counters(experts_tier(m->experts))
+                          : (struct engine_tier){.name = "experts",
+                                                 .minimum_bytes = experts_slot_bytes(c)};
+    if (c->n_engram)
+        out[n++] = m->engram_cache
+                       ? tier_counters(engram_cache_tier(m->engram_cache))
+                       : (struct engine_tier){.name = "engram",
+                                              .minimum_bytes = engram_cache_min_bytes(c)};
     return n;
 }
 
@@ -222,14 +229,42 @@ static enum err choose_drafts(struct model *m, uint32_t n, struct error *e)
     return OK;
 }
 
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* What the budgets promise has to be there beside the weights that are in memory by now. */
+static enum err check_budgets(const struct model *m, const struct engine_options *o,
+                              struct error *e)
+{
+    const struct config *c = &m->config;
+    uint64_t experts = smaller(o->expert_ram, experts_all_bytes(c));
+    uint64_t engram = smaller(o->engram_ram, engram_cache_all_bytes(c));
+    uint64_t memory = inventory_memory();
+    if (!memory || (experts <= memory && engram <= memory - experts))
+        return OK;
+    return err_set(e, ERR_LIMIT,
+                   "budgets of %.1f GB for experts and %.1f GB for Engram rows, %.1f GB of "
+                   "memory are available beside the other weights",
+                   (double)experts / 1e9, (double)engram / 1e9, (double)memory / 1e9);
+}
+
 static enum err open_tiers(struct model *m, const char *dir, const struct engine_options *o,
                            struct error *e)
 {
-    if (!o->expert_ram)
+    const struct config *c = &m->config;
+    enum err rc = OK;
+    if (!o->expert_ram && !o->engram_ram)
         return OK;
-    enum err rc = tier_files_open(&m->files, dir, m->st, e);
-    return rc ? rc
-              : experts_new(&m->experts, &m->config, &m->weights, m->files, o->expert_ram, e);
+    if ((rc = check_budgets(m, o, e)) || (rc = tier_files_open(&m->files, dir, m->st, e)))
+        return rc;
+    if (o->expert_ram &&
+        (rc = experts_new(&m->experts, c, &m->weights, m->files, o->expert_ram, e)))
+        return rc;
+    if (!o->engram_ram || !c->n_engram) /* nothing to keep */
+        return OK;
+    return engram_cache_new(&m->engram_cache, c, &m->weights, m->files, o->engram_ram, e);
 }
 
 static enum err open_all(struct model *m, const char *dir, const struct engine_options *o,

@@ -12,6 +12,7 @@
 #include "engine/observe.h"
 #include "engine/weights.h"
 
+struct engram_cache;
 struct experts;
 struct model_seq;
 struct sampler_entry;
@@ -40,8 +41,9 @@ struct model {
     struct pool *pool;
     struct kernels k;
     struct weights weights;
-    struct tier_files *files; /* NULL without budgets */
-    struct experts *experts;  /* NULL: mapped */
+    struct tier_files *files;          /* NULL without budgets */
+    struct experts *experts;           /* NULL: mapped */
+    struct engram_cache *engram_cache; /* NULL: mapped */
     struct kv_shape shape;
     struct state_layout layout;
     struct tokenizer *tokenizer;

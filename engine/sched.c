@@ -160,11 +160,12 @@ enum err seq_run(struct model_seq *s, const struct run *r, bool fresh, struct er
     return OK;
 }
 
-/* Runs n ids of the queued work from pos0 on. */
+/* Runs n ids of the queued work from pos0 on, of which n_next more are known. */
 static enum err run_ids(struct model_seq *s, const uint32_t *ids, uint64_t pos0, uint32_t n,
-                        bool fresh, struct error *e)
+                        uint32_t n_next, bool fresh, struct error *e)
 {
     struct run r = make_run(s, ids, pos0, n);
+    r.n_next = n_next;
     return seq_run(s, &r, fresh, e);
 }
 
@@ -180,7 +181,8 @@ static enum err run_chunk(struct model_seq *s, uint64_t pos0, bool fresh, uint32
     if (m->chunk_limit && m->chunk_limit < most)
         most = m->chunk_limit;
     uint32_t take = left < most ? (uint32_t)left : most;
-    enum err rc = run_ids(s, q->ids + q->done, pos0, take, fresh, e);
+    uint32_t next = left - take < most ? (uint32_t)(left - take) : most;
+    enum err rc = run_ids(s, q->ids + q->done, pos0, take, next, fresh, e);
     *n = rc ? 0 : take;
     q->done += *n;
     return rc == ERR_CANCELLED ? OK : rc;
@@ -386,7 +388,7 @@ static enum err step_generate(struct event_list *l, struct model_seq *s, struct 
     if (guesses)
         return step_drafted(l, s, guesses, e);
     bool fresh = !q->resumes && q->n_new == 1;
-    enum err rc = run_ids(s, &id, s->kv.n_tokens, 1, fresh, e);
+    enum err rc = run_ids(s, &id, s->kv.n_tokens, 1, 0, fresh, e);
     if (rc)
         return rc;
     q->has_next = false;

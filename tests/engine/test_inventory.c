@@ -203,10 +203,9 @@ static void test_nan_dense(void **state)
 }
 
 /* Opens, and fails the first segment that reads it. */
-static void expect_failure(const char *says)
+static void expect_failure_with(const struct engine_options *o, const char *says)
 {
-    struct engine_options o = {.no_weight_digest = true, .n_threads = 1};
-    struct engine *m = drive_open(dir, &o);
+    struct engine *m = drive_open(dir, o);
     struct seq *s = drive_seq(m);
     struct error e = {0};
     uint32_t ids[200];
@@ -227,6 +226,15 @@ static void expect_failure(const char *says)
     }
     assert_true(failed);
     engine_free(m);
+}
+
+/* Mapped, and read into a cache. */
+static void expect_failure(const char *says)
+{
+    struct engine_options o = {.no_weight_digest = true, .n_threads = 1};
+    expect_failure_with(&o, says);
+    o.expert_ram = o.engram_ram = 1 << 20;
+    expect_failure_with(&o, says);
 }
 
 static void test_nan_expert(void **state)

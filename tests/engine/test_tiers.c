@@ -2,10 +2,13 @@
  * with drafts and without, ids, logits, planes and tips are bit by bit those of a model that
  * holds everything. And a disk that fails is one clear error, after which the rest goes on. */
 #include <inttypes.h>
+#include <unistd.h>
 
 #include "base/fault.h"
-#include "engine/model.h"
+#include "engine/engine_impl.h"
+#include "engine/tier.h"
 #include "tests/support/drive.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
 #define MODEL GOLDEN "a_tiny/model" /* 2 draft layers, blocks of 3, 2 Engram layers */
@@ -30,8 +33,8 @@ static const struct engine_options EVERYTHING = {.precision = PRECISION_FP32KVQ,
 static void generate(struct engine *m, struct seq *s, struct outcome *out)
 {
     struct error e = {0};
-    const struct generate_options g = {
-        .sampling = {.seed = 3, .temperature = 0.3f, .top_p = 1}, .max_tokens = N_NEW};
+    const struct generate_options g = {.sampling = {.seed = 3, .temperature = 0.3f, .top_p = 1},
+                                       .max_tokens = N_NEW};
     size_t got = 0;
     assert_ok(seq_generate(s, &g, &e), &e);
     assert_int_not_equal(drive_run(m, out->ids + out->n, 2 * N_NEW - out->n, &got), END_FAILED);
@@ -92,6 +95,33 @@ static uint64_t minimum(const char *name)
     return tier(&x, name).minimum_bytes;
 }
 
+/* ---- Engram rows
+ * -----------------------------------------------------------------------------
+ */
+
+static void test_engram(void **state)
+{
+    static const uint64_t TIMES[] = {1, 2, 5, 60, 100000};
+    uint64_t least = minimum("engram");
+    struct outcome all, some;
+    (void)state;
+    run(&EVERYTHING, &all);
+    for (size_t i = 0; i < sizeof(TIMES) / sizeof(*TIMES); i++) {
+        struct engine_options o = EVERYTHING;
+        o.engram_ram = TIMES[i] * least;
+        o.draft_tokens = i % 2 ? 3 : 0;
+        run(&o, &some);
+        assert_same(&all, &some);
+        struct engine_tier t = tier(&some, "engram");
+        assert_true(t.resident_bytes > 0 && t.resident_bytes <= o.engram_ram);
+        assert_true(t.hits + t.misses > 0 && t.read_bytes > 0);
+        if (i + 1 == sizeof(TIMES) / sizeof(*TIMES)) /* read ahead or kept, mostly */
+            assert_true(t.hits > t.misses);
+        drive_state_free(&some.state);
+    }
+    drive_state_free(&all.state);
+}
+
 /* ---- experts ------------------------------------------------------------------------------
  */
 
@@ -100,13 +130,14 @@ static uint64_t minimum(const char *name)
 
 static void test_experts(void **state)
 {
-    static const uint64_t SLOTS[] = {1, 2, 3, 7, 20, 60, N_EXPERTS, 1000};
+    static const uint64_t SLOTS[] = {1, 1000, 3, N_EXPERTS, 2, 7, 20, 60};
+    bool slow = getenv("AGENTD_SLOW") != NULL;
     uint64_t slot = minimum("experts");
     struct outcome all, some;
     (void)state;
     run(&EVERYTHING, &all);
-    for (size_t i = 0; i < sizeof(SLOTS) / sizeof(*SLOTS); i++) {
-        for (uint32_t drafts = 0; drafts <= 3; drafts += 3) {
+    for (size_t i = 0; i < (slow ? sizeof(SLOTS) / sizeof(*SLOTS) : 4); i++) {
+        for (uint32_t drafts = slow ? 0 : (uint32_t)i; drafts <= 3; drafts += slow ? 1 : 4) {
             struct engine_options o = EVERYTHING;
             o.expert_ram = SLOTS[i] * slot + slot - 1; /* the rest of a slot is of no use */
             o.draft_tokens = drafts;
@@ -132,7 +163,7 @@ static void test_scan(void **state)
     struct engine_options o = EVERYTHING;
     struct outcome half;
     (void)state;
-    o.chunk_tokens = 1; /* every token goes through all layers */
+    o.chunk_tokens = 1;       /* every token goes through all layers */
     o.expert_ram = 14 * slot; /* 16 experts a token: the least recently used is never hit */
     run(&o, &half);
     const struct engine_tier t = tier(&half, "experts");
@@ -141,24 +172,174 @@ static void test_scan(void **state)
     drive_state_free(&half.state);
 }
 
-static void test_below_minimum(void **state)
+/* ---- a disk that fails
+ * -----------------------------------------------------------------------
+ */
+
+/* Feeds a prompt to a new sequence; the error that it ended with, code OK without. */
+static struct error try_prompt(struct engine *m, const uint32_t *ids, uint64_t n)
+{
+    struct seq *s = drive_seq(m);
+    struct error e = {0}, failure = {0};
+    assert_ok(seq_input(s, ids, n, PREFILL_FULL, &e), &e);
+    while (engine_has_work(m)) {
+        struct engine_event events[ENGINE_MIN_EVENTS];
+        size_t k = 0;
+        assert_ok(engine_step(m, events, ENGINE_MIN_EVENTS, &k, &e), &e);
+        for (size_t i = 0; i < k; i++)
+            if (events[i].kind == ENGINE_DONE && events[i].reason == END_FAILED)
+                failure = events[i].error;
+    }
+    seq_free(s);
+    return failure;
+}
+
+/* The n-th read fails: whoever needed it is told which tensor and why, unless it was read ahead
+ * and is read again. Nothing else is hurt: the next session computes what it should. */
+static void test_read_errors(void **state)
+{
+    static const uint64_t AT[] = {1, 2, 9, 60, 301};
+    struct engine_options o = EVERYTHING;
+    struct outcome all, after;
+    uint32_t ids[N_PROMPT];
+    size_t n_failed = 0;
+    (void)state;
+    drive_ids(ids, N_PROMPT, 7);
+    run(&EVERYTHING, &all);
+    o.expert_ram = 2 * minimum("experts");
+    o.engram_ram = 2 * minimum("engram");
+    struct engine *m = drive_open(MODEL, &o);
+    for (size_t i = 0; i < sizeof(AT) / sizeof(*AT); i++) {
+        fault_arm(FAULT_FAIL, "tier.read", AT[i]);
+        struct error e = try_prompt(m, ids, N_PROMPT);
+        assert_true(fault_disarm());
+        if (e.code) {
+            assert_int_equal(e.code, ERR_IO);
+            assert_non_null(strstr(e.msg, "tensor layers."));
+            assert_non_null(strstr(e.msg, "Input/output error"));
+            n_failed++;
+        }
+        converse(m, &after);
+        assert_same(&all, &after);
+        drive_state_free(&after.state);
+    }
+    assert_true(n_failed >= 2);
+    fault_arm(FAULT_FAIL_FROM, "tier.read", 1); /* and a disk that is gone for good */
+    assert_int_equal(try_prompt(m, ids, N_PROMPT).code, ERR_IO);
+    assert_int_equal(try_prompt(m, ids, N_PROMPT).code, ERR_IO);
+    assert_true(fault_disarm());
+    assert_int_equal(try_prompt(m, ids, N_PROMPT).code, OK);
+    engine_free(m);
+    drive_state_free(&all.state);
+}
+
+/* Transfers that stop half way are gone on with, one after the other. */
+static void test_short_reads(void **state)
+{
+    struct engine_options o = EVERYTHING;
+    struct outcome all, some;
+    (void)state;
+    run(&EVERYTHING, &all);
+    o.expert_ram = 3 * minimum("experts");
+    o.engram_ram = 2 * minimum("engram");
+    fault_arm(FAULT_FAIL_FROM, "aio.short", 1);
+    run(&o, &some);
+    assert_true(fault_disarm());
+    assert_same(&all, &some);
+    drive_state_free(&some.state);
+    drive_state_free(&all.state);
+}
+
+/* A shard that lost its end while it was open: an error with the sizes, no signal. */
+static void test_truncated(void **state)
+{
+    char dir[TEMPDIR_BYTES], path[TEMPDIR_BYTES + 32];
+    struct safetensors *st = NULL;
+    struct tier_files *files = NULL;
+    struct tier t = {0};
+    struct error e = {0};
+    const char header[] = "{\"a\":{\"dtype\":\"U8\",\"shape\":[9000],"
+                          "\"data_offsets\":[0,9000]}}";
+    uint64_t n_header = sizeof(header) - 1;
+    void *memory = NULL;
+    (void)state;
+    tempdir_make(dir);
+    snprintf(path, sizeof(path), "%s/model.safetensors", dir);
+    FILE *f = fopen(path, "wbe");
+    assert_non_null(f);
+    fwrite(&n_header, 8, 1, f);
+    fwrite(header, 1, sizeof(header) - 1, f);
+    for (int i = 0; i < 9000; i++)
+        fputc(i % 251, f);
+    fclose(f);
+    assert_ok(safetensors_open_dir(&st, dir, &e), &e);
+    assert_ok(tier_files_open(&files, dir, st, &e), &e);
+    assert_ok(tier_init(&t, "test", files, 4, &e), &e);
+    assert_ok(aio_buffer_new(tier_room(5000), &memory, &e), &e);
+    struct tier_request q = {.mapped = safetensors_find(st, "a")->data + 3900,
+                             .n_bytes = 5000,
+                             .memory = memory},
+                        *done = NULL;
+    for (int cut = 0; cut < 2; cut++) {
+        size_t n = 0;
+        if (cut)
+            assert_int_equal(truncate(path, 8100), 0);
+        assert_ok(tier_start(&t, &q, &e), &e);
+        assert_ok(tier_wait(&t, true, &done, 1, &n, &e), &e);
+        assert_int_equal(n, 1);
+        assert_ptr_equal(done, &q);
+        if (!cut) {
+            assert_int_equal(q.error.code, OK);
+            for (int i = 0; i < 5000; i++)
+                assert_int_equal(q.memory[q.skip + (uint32_t)i], (3900 + i) % 251);
+            continue;
+        }
+        assert_int_equal(q.error.code, ERR_IO);
+        assert_non_null(strstr(q.error.msg, "model.safetensors: 5000 bytes at "));
+        assert_non_null(strstr(q.error.msg, "the file ends after"));
+    }
+    uint8_t elsewhere = 0;
+    q.mapped = &elsewhere;
+    assert_int_equal(tier_start(&t, &q, &e), ERR_INVAL);
+    tier_fini(&t);
+    tier_files_close(files);
+    safetensors_free(st);
+    aio_buffer_free(memory, tier_room(5000));
+    tempdir_remove(dir);
+}
+
+/* ---- budgets that are refused
+ * ----------------------------------------------------------------
+ */
+
+static void refused(const struct engine_options *o, const char *needs, uint64_t n)
 {
     struct engine *m = NULL;
     struct error e = {0};
+    char want[64];
+    snprintf(want, sizeof(want), "%s needs %" PRIu64, needs, n);
+    assert_int_equal(engine_open_model(&m, MODEL, o, &e), ERR_LIMIT);
+    if (!strstr(e.msg, want))
+        fail_msg("%s, want %s", e.msg, want);
+}
+
+static void test_below_minimum(void **state)
+{
     struct engine_options o = EVERYTHING;
-    char want[32];
     (void)state;
     o.expert_ram = minimum("experts") - 1;
-    assert_int_equal(engine_open_model(&m, MODEL, &o, &e), ERR_LIMIT);
-    snprintf(want, sizeof(want), "needs %" PRIu64, minimum("experts"));
-    assert_non_null(strstr(e.msg, want));
+    refused(&o, "one expert", minimum("experts"));
+    o.expert_ram = 0;
+    o.engram_ram = minimum("engram") - 1;
+    refused(&o, "one token", minimum("engram"));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_scan),
+        cmocka_unit_test(test_experts),       cmocka_unit_test(test_scan),
+        cmocka_unit_test(test_engram),        cmocka_unit_test(test_read_errors),
+        cmocka_unit_test(test_short_reads),   cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_below_minimum),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
