@@ -1,43 +1,26 @@
-/* Restoring state: headers, token ids, index planes and tip first, then the main planes.
+/* Restoring state: headers and token ids, then tip and index planes, then the main planes.
  *
- * Every read goes through one list of jobs. A job whose bytes can land where the engine wants
- * them (whole pages, page-aligned, all of them used) is read there; the others go through a
- * bounce buffer. A job that fails, or whose tags or ids do not match, shortens the prefix to
- * the tokens before its extent. What is behind is read all the same: the tokens come back to
- * the store under the same keys once they are computed again, and a save shares what it finds
- * there, so every damaged extent of the chain has to be set aside now. */
+ * The first stage reads what nothing can be checked without: the header page of each extent,
+ * and the token ids behind it in the same read (their place follows from the layout; where a
+ * header says something else, they are read again). The second is one list of reads, in the
+ * order in which the engine needs them, each extent's regions behind each other as they lie on
+ * disk: the session can begin when those of tip and index planes are through, and the reads of
+ * main planes are under way by then.
+ *
+ * A read that fails, or whose tags or ids do not match, shortens the prefix to the tokens
+ * before its extent, and sets it aside. What is behind is read all the same: the tokens come
+ * back to the store under the same keys once they are computed again, and a save shares what it
+ * finds there, so every bad extent of the chain has to be set aside now: then it is written
+ * anew. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/aio.h"
-#include "sessions/head_internal.h"
 #include "sessions/hold.h"
+#include "sessions/reader.h"
 #include "sessions/strand.h"
 #include "sessions/tape.h"
 #include "sessions/tape_internal.h"
-
-/* Fewer than packs may be open: a read in flight must not lose its descriptor. */
-#define MAX_IN_FLIGHT 32u
-_Static_assert(MAX_IN_FLIGHT < PACK_MAX_OPEN, "reads in flight keep their packs open");
-
-#define MAX_BYTES_IN_FLIGHT (32u << 20)
-#define MAX_BOUNCES 16u
-
-/* One read: a region of an extent, or (region NULL) its header. */
-struct job {
-    size_t piece; /* index in the chain; n_pieces: the tip */
-    const struct extent_region *region;
-    uint64_t off;
-    size_t n;     /* bytes, whole pages */
-    uint8_t *dst; /* where the used bytes belong */
-    size_t n_used;
-    int bounce; /* buffer it is read to; -1: straight to dst */
-};
-
-struct job_list {
-    struct job *jobs;
-    size_t n, cap;
-};
 
 struct restore {
     struct store *st;
@@ -48,11 +31,10 @@ struct restore {
     bool *failed;                /* of each piece */
     uint64_t good;               /* tokens before the first that failed */
     bool tip_good;
-    struct job_list jobs;
-    struct page_buffer bounces;
-    size_t bounce_bytes;
-    uint32_t free_bounces; /* bit i: buffer i is free */
-    uint64_t done, total;
+    struct reader_job *jobs;
+    size_t n_jobs, cap_jobs;
+    size_t n_first, first_left; /* jobs at the list's beginning that the engine waits for */
+    uint64_t t0, done, total;
     struct head_restored out;
     bool cancelled;
 };
@@ -64,8 +46,7 @@ static void restore_fini(struct restore *r)
         head_extent_fini(&r->extents[i]);
     free(r->extents);
     free(r->failed);
-    free(r->jobs.jobs);
-    page_buffer_fini(&r->bounces);
+    free(r->jobs);
 }
 
 /* ---- places ------------------------------------------------------------------------------ */
@@ -123,7 +104,8 @@ static void shorten(struct restore *r, size_t piece)
         r->good = r->chain->pieces[piece].first;
 }
 
-/* What was read cannot be trusted: it is set aside, so that nobody finds it again. */
+/* What was read cannot be trusted, or cannot be read: it is set aside, so that nobody finds it
+ * again, and is written anew once its rows are computed. */
 static void spoil(struct restore *r, size_t piece)
 {
     shorten(r, piece);
@@ -141,270 +123,285 @@ static bool is_wanted(const struct restore *r, size_t piece)
 
 /* ---- jobs -------------------------------------------------------------------------------- */
 
-static enum err add_job(struct restore *r, struct job job, struct error *e)
+static enum err add_job(struct restore *r, const struct reader_job *job, struct error *e)
 {
-    struct job_list *l = &r->jobs;
-    if (l->n == l->cap) {
-        size_t cap = l->cap ? l->cap * 2 : 256;
-        struct job *grown = realloc(l->jobs, cap * sizeof *grown);
+    if (r->n_jobs == r->cap_jobs) {
+        size_t cap = r->cap_jobs ? r->cap_jobs * 2 : 256;
+        struct reader_job *grown = realloc(r->jobs, cap * sizeof *grown);
         if (!grown)
             return err_set(e, ERR_NOMEM, "restore: out of memory");
-        l->jobs = grown;
-        l->cap = cap;
+        r->jobs = grown;
+        r->cap_jobs = cap;
     }
-    l->jobs[l->n++] = job;
+    r->jobs[r->n_jobs++] = *job;
     return OK;
 }
 
+/* The first n_used bytes of a region, in pieces. */
 static enum err add_region(struct restore *r, size_t piece, const struct extent_region *region,
-                           uint8_t *dst, size_t n_used, struct error *e)
+                           uint8_t *dst, uint64_t n_used, struct error *e)
 {
-    struct job job = {.piece = piece, .region = region, .dst = dst, .n_used = n_used};
-    job.off = want_of(r, piece).place.off + (uint64_t)region->page * EXTENT_PAGE;
-    job.n = (size_t)extent_pages(region->bytes) * EXTENT_PAGE;
-    job.bounce = dst && n_used == job.n && (uintptr_t)dst % EXTENT_PAGE == 0 ? -1 : 0;
-    return n_used ? add_job(r, job, e) : OK;
-}
-
-/* Rows of one plane that count, of every piece. */
-static enum err add_plane(struct restore *r, uint32_t plane, struct error *e)
-{
-    const struct plane_spec *spec = &r->h->layout->planes[plane];
+    struct pack_place place = want_of(r, piece).place;
+    uint64_t padded = extent_pages(region->bytes) * EXTENT_PAGE;
     enum err rc = OK;
-    for (size_t i = 0; i < r->chain->n_pieces && !rc; i++) {
-        const struct chain_piece *p = &r->chain->pieces[i];
-        if (!is_wanted(r, i))
-            continue;
-        const struct extent_region *region = head_region(&r->extents[i].x, spec);
-        uint64_t rows = extent_rows(p->first, p->used, spec->ratio);
-        if (!region || region->bytes < rows * spec->row_bytes) {
-            spoil(r, i);
-            continue;
-        }
-        uint8_t *dst = r->h->dst->plane[plane];
-        rc = add_region(r, i, region, dst + p->first / spec->ratio * spec->row_bytes,
-                        (size_t)(rows * spec->row_bytes), e);
+    for (uint64_t at = 0; at < n_used && !rc; at += READER_PIECE) {
+        uint64_t n = padded - at < READER_PIECE ? padded - at : READER_PIECE;
+        struct reader_job job = {
+            .owner = piece,
+            .pack = place.pack,
+            .off = place.off + (uint64_t)region->page * EXTENT_PAGE + at,
+            .n = (size_t)n,
+            .dst = dst + at,
+            .n_used = (size_t)(n_used - at < n ? n_used - at : n),
+            .open = reader_open_region,
+            .h = &r->extents[piece],
+            .region = region,
+            .chunk = (uint32_t)(at / EXTENT_CHUNK),
+            .n_chunks = (uint32_t)((n + EXTENT_CHUNK - 1) / EXTENT_CHUNK),
+        };
+        rc = add_job(r, &job, e);
     }
     return rc;
+}
+
+/* Rows that count of one plane in one piece. */
+static enum err add_rows(struct restore *r, size_t piece, uint32_t plane, struct error *e)
+{
+    const struct chain_piece *p = &r->chain->pieces[piece];
+    const struct plane_spec *spec = &r->h->layout->planes[plane];
+    const struct extent_region *region = head_region(&r->extents[piece].x, spec);
+    uint64_t rows = extent_rows(p->first, p->used, spec->ratio);
+    if (!region || region->bytes < rows * spec->row_bytes) {
+        spoil(r, piece);
+        return OK;
+    }
+    uint8_t *dst = r->h->dst->plane[plane];
+    return rows ? add_region(r, piece, region, dst + p->first / spec->ratio * spec->row_bytes,
+                             rows * spec->row_bytes, e)
+                : OK;
 }
 
 static enum err add_planes(struct restore *r, enum plane_kind kind, struct error *e)
 {
     enum err rc = OK;
-    for (uint32_t i = 0; i < r->h->layout->n_planes && !rc; i++)
-        if (r->h->layout->planes[i].kind == kind)
-            rc = add_plane(r, i, e);
+    for (size_t i = 0; i < r->chain->n_pieces; i++)
+        for (uint32_t k = 0; k < r->h->layout->n_planes && !rc && is_wanted(r, i); k++)
+            if (r->h->layout->planes[k].kind == kind)
+                rc = add_rows(r, i, k, e);
     return rc;
+}
+
+static enum err add_tip(struct restore *r, struct error *e)
+{
+    size_t tip = r->chain->n_pieces;
+    if (!r->tip_good)
+        return OK;
+    const struct extent_region *region = &r->extents[tip].x.regions[0];
+    if (region->what == REGION_TIP && region->bytes == r->h->layout->tip_bytes)
+        return add_region(r, tip, region, r->h->tip, region->bytes, e);
+    spoil(r, tip);
+    return OK;
 }
 
 /* ---- running jobs ------------------------------------------------------------------------ */
 
-/* Bounce buffers for the largest job that needs one. */
-static enum err need_bounces(struct restore *r, struct error *e)
+static bool job_wanted(void *user, const struct reader_job *j)
 {
-    size_t most = 0;
-    for (size_t i = 0; i < r->jobs.n; i++)
-        if (r->jobs.jobs[i].bounce >= 0 && r->jobs.jobs[i].n > most)
-            most = r->jobs.jobs[i].n;
-    if (!most)
-        return OK;
-    uint32_t n = MAX_BOUNCES;
-    while (n > 1 && n * most > 2 * (size_t)MAX_BYTES_IN_FLIGHT)
-        n--;
-    r->bounce_bytes = most;
-    r->free_bounces = (uint32_t)((1ull << n) - 1);
-    return page_buffer_need(&r->bounces, n * most, e);
+    const struct restore *r = user;
+    return !r->cancelled && is_wanted(r, j->owner);
 }
 
-static uint8_t *bounce_at(const struct restore *r, int i)
+static void job_finished(void *user, const struct reader_job *j)
 {
-    return (uint8_t *)r->bounces.p + (size_t)i * r->bounce_bytes;
-}
-
-static bool is_ids(const struct job *j)
-{
-    return j->region && j->region->what == REGION_IDS;
-}
-
-/* The bytes of a job have arrived at `data`: are they what they should be? */
-static bool accept(struct restore *r, const struct job *j, uint8_t *data)
-{
-    const struct head_extent *h = &r->extents[j->piece];
-    if (extent_open(&h->x, h->header, j->region, &r->st->space.keys, data, NULL))
-        return false;
-    if (is_ids(j)) {
-        const struct chain_piece *p = &r->chain->pieces[j->piece];
-        return memcmp(data, r->ids + p->first, (size_t)(p->used - p->first) * 4) == 0;
-    }
-    if (j->bounce >= 0)
-        memcpy(j->dst, data, j->n_used);
-    return true;
-}
-
-static void finish(struct restore *r, struct job *j, const struct aio_done *d)
-{
-    uint8_t *data = j->bounce >= 0 ? bounce_at(r, j->bounce) : j->dst;
-    r->out.bytes_read += d->bytes;
+    struct restore *r = user;
     r->done += j->n;
-    if (is_wanted(r, j->piece)) {
-        /* An error of the device may pass; wrong or missing bytes do not. */
-        if (d->sys)
-            shorten(r, j->piece);
-        else if (d->bytes != j->n || !accept(r, j, data))
-            spoil(r, j->piece);
-    }
-    if (j->bounce >= 0)
-        r->free_bounces |= 1u << j->bounce;
+    if (j < r->jobs + r->n_first && --r->first_left == 0)
+        r->out.index_ns = clock_mono_ns(r->st->clock) - r->t0;
+    if (!j->rc || j->rc == ERR_CANCELLED || !is_wanted(r, j->owner))
+        return;
+    /* A pack that cannot be opened says nothing about what is in it: the file may come back. */
+    if (j->rc == ERR_NOTFOUND || j->rc == ERR_NOMEM)
+        shorten(r, j->owner);
+    else
+        spoil(r, j->owner);
 }
 
-/* Starts job j. *started false: no buffer is free now. ERR_CORRUPT and others of pack_open: its
- * pack cannot be read. */
-static enum err start(struct restore *r, struct job *j, bool *started, struct error *e)
+static void tell(void *user)
 {
-    const struct pack_file *f;
-    enum err rc = pack_open(r->st, want_of(r, j->piece).place.pack, &f, e);
-    *started = false;
-    if (rc)
-        return rc;
-    uint8_t *to = j->dst;
-    if (j->bounce >= 0) {
-        if (!r->free_bounces)
-            return OK;
-        j->bounce = __builtin_ctz(r->free_bounces);
-        to = bounce_at(r, j->bounce);
-    }
-    if ((rc = aio_read(r->st->aio, f->fd, j->off, to, j->n, j, e)))
-        return rc;
-    if (j->bounce >= 0)
-        r->free_bounces &= ~(1u << j->bounce);
-    *started = true;
-    return OK;
-}
-
-static enum err reap(struct restore *r, enum head_stage stage, size_t *bytes, struct error *e)
-{
-    struct aio_done done[MAX_IN_FLIGHT];
-    size_t n;
-    enum err rc = aio_wait(r->st->aio, 1, done, MAX_IN_FLIGHT, &n, e);
-    for (size_t i = 0; i < n && !rc; i++) {
-        struct job *j = done[i].user;
-        *bytes -= j->n;
-        finish(r, j, &done[i]);
-    }
-    if (!rc && r->h->progress && !r->h->progress(r->h->user, stage, r->done, r->total))
+    struct restore *r = user;
+    enum head_stage stage = r->out.index_ns ? HEAD_STAGE_MAIN : HEAD_STAGE_INDEX;
+    if (r->h->progress && !r->h->progress(r->h->user, stage, r->done, r->total))
         r->cancelled = true;
-    return rc;
 }
 
-/* Runs the list to its end and empties it. */
-static enum err run_jobs(struct restore *r, enum head_stage stage, struct error *e)
+/* Runs the list, of which the engine waits for the first n_first, and empties it. */
+static enum err run_jobs(struct restore *r, size_t n_first, struct error *e)
 {
-    enum err rc = need_bounces(r, e);
-    size_t in_flight = 0, next = 0;
-    while (!rc && (next < r->jobs.n || aio_in_flight(r->st->aio))) {
-        struct job *j = next < r->jobs.n ? &r->jobs.jobs[next] : NULL;
-        bool started = false;
-        if (j && (r->cancelled || !is_wanted(r, j->piece))) {
-            r->done += j->n;
-            next++;
-            continue;
-        }
-        if (j && aio_in_flight(r->st->aio) < MAX_IN_FLIGHT && aio_room(r->st->aio) &&
-            (!in_flight || in_flight + j->n <= MAX_BYTES_IN_FLIGHT)) {
-            rc = start(r, j, &started, e);
-            if (head_is_damage(rc)) {
-                shorten(r, j->piece);
-                rc = OK;
-                continue;
-            }
-        }
-        if (started) {
-            in_flight += j->n;
-            next++;
-        } else if (!rc) {
-            rc = reap(r, stage, &in_flight, e);
-        }
-    }
-    /* Nothing of ours may be in flight when the memory goes. */
-    while (rc && aio_in_flight(r->st->aio))
-        if (reap(r, stage, &in_flight, NULL))
-            break;
-    r->jobs.n = 0;
+    struct reader reader = {.st = r->st,
+                            .wanted = job_wanted,
+                            .finished = job_finished,
+                            .progress = tell,
+                            .user = r};
+    r->n_first = r->first_left = n_first;
+    enum err rc = reader_run(&reader, r->jobs, r->n_jobs, e);
+    r->out.bytes_read += reader.bytes_read;
+    r->n_jobs = r->n_first = 0;
     if (!rc && r->cancelled)
         rc = err_set(e, ERR_CANCELLED, "restore: cancelled");
     return rc;
 }
 
-/* ---- stages ------------------------------------------------------------------------------ */
+/* ---- headers and ids --------------------------------------------------------------------- */
 
-/* Headers: small, and nothing can be checked without them. */
+/* The beginning of one extent: its header, and the token ids behind it. */
+struct beginning {
+    struct head_want_extent want;
+    const uint32_t *ids; /* what the tape has there; NULL: a tip */
+    uint64_t n_ids;
+    bool again; /* sound, but longer than what was read */
+};
+
+/* Whether the ids region, at `data`, is what the tape says. */
+static enum err check_ids(const struct beginning *b, const struct head_extent *h,
+                          const struct extent_keys *k, uint8_t *data)
+{
+    enum err rc = extent_open(&h->x, h->header, &h->x.regions[0], k, data, NULL);
+    if (!rc && memcmp(data, b->ids, (size_t)b->n_ids * 4) != 0)
+        rc = ERR_CORRUPT;
+    return rc;
+}
+
+static bool has_ids(const struct head_extent *h)
+{
+    return h->x.regions[0].what == REGION_IDS &&
+           h->x.regions[0].bytes == (h->x.last - h->x.first) * 4;
+}
+
+static enum err open_beginning(struct reader_job *j, uint8_t *data)
+{
+    /* The job's own until it is through. */
+    struct beginning *b = j->context;
+    size_t n = (size_t)extent_header_pages(data) * EXTENT_PAGE;
+    if (!n || n > (size_t)b->want.place.pages * EXTENT_PAGE)
+        return ERR_CORRUPT;
+    b->again = n > j->n;
+    if (b->again)
+        return OK;
+    if (!(j->h->header = malloc(n)))
+        return ERR_NOMEM;
+    memcpy(j->h->header, data, n);
+    enum err rc = extent_decode(data, n, j->keys->header, j->uuid, j->off, &j->h->x, NULL);
+    if (rc || (rc = head_extent_check(&j->h->x, &b->want, NULL)))
+        return rc;
+    if (!b->ids)
+        return OK;
+    if (!has_ids(j->h))
+        return ERR_CORRUPT;
+    const struct extent_region *ids = &j->h->x.regions[0];
+    size_t end = (size_t)(ids->page + extent_pages(ids->bytes)) * EXTENT_PAGE;
+    b->again = end > j->n;
+    return b->again ? OK : check_ids(b, j->h, j->keys, data + (size_t)ids->page * EXTENT_PAGE);
+}
+
+/* The same without haste. */
+static enum err open_again(struct restore *r, size_t piece, const struct beginning *b,
+                           struct error *e)
+{
+    struct head_extent *h = &r->extents[piece];
+    head_extent_fini(h);
+    enum err rc = head_extent_open(r->st, &b->want, h, e);
+    if (rc || !b->ids)
+        return rc;
+    const struct extent_region *ids = &h->x.regions[0];
+    if (!has_ids(h))
+        return err_set(e, ERR_CORRUPT, "extent without token ids");
+    if ((rc = head_extent_read(r->st, &b->want, h, ids, e)))
+        return rc;
+    return memcmp(r->st->scratch.p, b->ids, (size_t)b->n_ids * 4) ? ERR_CORRUPT : OK;
+}
+
+/* Pages that an extent of this store begins with: header and ids. */
+static uint32_t pages_before_rows(const struct restore *r, size_t piece)
+{
+    struct head_want_extent want = want_of(r, piece);
+    struct extent x = {.first = want.first, .last = want.last};
+    enum err rc = is_tip(r, piece)
+                      ? extent_plan_one(&x, REGION_TIP, r->h->layout->tip_bytes, NULL)
+                      : extent_plan_rows(&x, r->h->layout, NULL);
+    uint32_t pages = x.header_pages;
+    if (!is_tip(r, piece))
+        pages += (uint32_t)extent_pages(x.regions[0].bytes);
+    return rc || pages > want.place.pages ? 1 : pages;
+}
+
+static enum err add_beginning(struct restore *r, size_t piece, struct beginning *b,
+                              struct error *e)
+{
+    if (!is_wanted(r, piece))
+        return OK;
+    if (!is_current(r, piece)) {
+        shorten(r, piece);
+        return OK;
+    }
+    b->want = want_of(r, piece);
+    if (!is_tip(r, piece)) {
+        const struct chain_piece *p = &r->chain->pieces[piece];
+        b->ids = r->ids + p->first;
+        b->n_ids = p->used - p->first;
+    }
+    const struct reader_job job = {
+        .owner = piece,
+        .pack = b->want.place.pack,
+        .off = b->want.place.off,
+        .n = (size_t)pages_before_rows(r, piece) * EXTENT_PAGE,
+        .open = open_beginning,
+        .h = &r->extents[piece],
+        .context = b,
+    };
+    return add_job(r, &job, e);
+}
+
 static enum err open_extents(struct restore *r, struct error *e)
 {
     size_t n = r->chain->n_pieces;
     r->extents = calloc(n + 1, sizeof *r->extents);
     r->failed = calloc(n + 1, sizeof *r->failed);
-    if (!r->extents || !r->failed)
+    AUTO_FREE struct beginning *begin = calloc(n + 1, sizeof *begin);
+    if (!r->extents || !r->failed || !begin)
         return err_set(e, ERR_NOMEM, "restore: out of memory");
-    for (size_t i = 0; i <= n; i++) {
-        if (!is_wanted(r, i))
+    enum err rc = OK;
+    for (size_t i = 0; i <= n && !rc; i++)
+        rc = add_beginning(r, i, &begin[i], e);
+    if (!rc)
+        rc = run_jobs(r, 0, e);
+    for (size_t i = 0; i <= n && !rc; i++) {
+        if (!begin[i].again || !is_wanted(r, i) || !(rc = open_again(r, i, &begin[i], e)))
             continue;
-        struct head_want_extent want = want_of(r, i);
-        if (!is_current(r, i)) {
-            shorten(r, i);
-            continue;
-        }
-        enum err rc = head_extent_open(r->st, &want, &r->extents[i], e);
-        if (rc && !head_is_damage(rc))
+        if (!head_is_damage(rc))
             return rc;
         if (rc == ERR_IO)
             shorten(r, i);
-        else if (rc)
+        else
             spoil(r, i);
-        else
-            r->out.bytes_read += (uint64_t)r->extents[i].x.header_pages * EXTENT_PAGE;
-    }
-    r->done = r->out.bytes_read;
-    return OK;
-}
-
-static enum err add_first_stage(struct restore *r, struct error *e)
-{
-    enum err rc = OK;
-    for (size_t i = 0; i < r->chain->n_pieces && !rc; i++) {
-        const struct head_extent *x = &r->extents[i];
-        if (!is_wanted(r, i))
-            continue;
-        if (x->x.regions[0].what != REGION_IDS ||
-            x->x.regions[0].bytes != (x->x.last - x->x.first) * 4)
-            spoil(r, i);
-        else
-            rc = add_region(r, i, &x->x.regions[0], NULL, (size_t)x->x.regions[0].bytes, e);
-    }
-    if (!rc)
-        rc = add_planes(r, PLANE_INDEX, e);
-    size_t tip = r->chain->n_pieces;
-    if (!rc && r->tip_good) {
-        const struct extent_region *region = &r->extents[tip].x.regions[0];
-        if (region->what != REGION_TIP || region->bytes != r->h->layout->tip_bytes)
-            spoil(r, tip);
-        else
-            rc = add_region(r, tip, region, r->h->tip, (size_t)region->bytes, e);
+        rc = OK;
     }
     return rc;
 }
 
+/* ---- the whole --------------------------------------------------------------------------- */
+
 static enum err restore_all(struct restore *r, struct error *e)
 {
-    uint64_t t0 = clock_mono_ns(r->st->clock);
-    enum err rc;
     r->total = r->h->plan->n_bytes;
-    if ((rc = open_extents(r, e)) || (rc = add_first_stage(r, e)) ||
-        (rc = run_jobs(r, HEAD_STAGE_INDEX, e)))
+    enum err rc = open_extents(r, e);
+    if (rc || (rc = add_tip(r, e)) || (rc = add_planes(r, PLANE_INDEX, e)))
         return rc;
-    r->out.index_ns = clock_mono_ns(r->st->clock) - t0;
-    if ((rc = add_planes(r, PLANE_MAIN, e)) || (rc = run_jobs(r, HEAD_STAGE_MAIN, e)))
+    size_t n_first = r->n_jobs;
+    if (!n_first)
+        r->out.index_ns = clock_mono_ns(r->st->clock) - r->t0;
+    if ((rc = add_planes(r, PLANE_MAIN, e)) || (rc = run_jobs(r, n_first, e)))
         return rc;
-    r->out.total_ns = clock_mono_ns(r->st->clock) - t0;
+    r->out.total_ns = clock_mono_ns(r->st->clock) - r->t0;
     return OK;
 }
 
@@ -436,8 +433,7 @@ static enum err adopt(struct restore *r, int64_t session, struct head_chain *c, 
     if ((rc = meta_read(r->st, "state_commit", &head.commit, sizeof head.commit, e)) ||
         (rc = txn_begin(&t, &r->st->db, e)) ||
         (rc = head_row_push(r->st, &head, dropped, 64, &n_dropped, e)) ||
-        (rc = hold_touch(r->st, session, e)) ||
-        (rc = txn_commit(&t, e)))
+        (rc = hold_touch(r->st, session, e)) || (rc = txn_commit(&t, e)))
         return rc;
     for (size_t i = 0; i < n_dropped; i++)
         pack_free(r->st, &dropped[i]);
@@ -495,7 +491,9 @@ static enum err restore_plan(struct store *st, const struct head_restore *h,
 {
     struct session_row row;
     AUTO(head_chain) struct head_chain cut = {0};
-    AUTO(restore) struct restore r = {.st = st, .h = h, .chain = h->plan->chain};
+    AUTO(restore)
+    struct restore r = {
+        .st = st, .h = h, .chain = h->plan->chain, .t0 = clock_mono_ns(st->clock)};
     r.good = r.chain->position;
     r.tip_good = h->plan->has_tip && h->tip && r.chain->tip.x.id;
     enum err rc = check_call(h, e);

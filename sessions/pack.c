@@ -332,17 +332,18 @@ static void close_file(struct pack_file *f)
 
 static struct pack_file *free_slot(struct store *st)
 {
-    struct pack_file *oldest = &st->packs->open[0];
+    struct pack_file *oldest = NULL;
     for (size_t i = 0; i < PACK_MAX_OPEN; i++) {
         struct pack_file *f = &st->packs->open[i];
-        if (f->used < oldest->used)
+        if (!f->n_holds && (!oldest || f->used < oldest->used))
             oldest = f;
     }
-    close_file(oldest);
+    if (oldest)
+        close_file(oldest);
     return oldest;
 }
 
-enum err pack_open(struct store *st, int64_t id, const struct pack_file **out, struct error *e)
+static enum err open_file(struct store *st, int64_t id, struct pack_file **out, struct error *e)
 {
     struct pack_file *f = find_open(st, id);
     if (!f) {
@@ -359,13 +360,41 @@ enum err pack_open(struct store *st, int64_t id, const struct pack_file **out, s
         if (memcmp(super.uuid, row.uuid, sizeof row.uuid) != 0)
             return err_set(e, ERR_CORRUPT, "pack %lld: another pack stands in its place",
                            (long long)id);
-        f = free_slot(st);
+        if (!(f = free_slot(st)))
+            return err_set(e, ERR_BUSY, "%d packs are being read", PACK_MAX_OPEN);
         *f = (struct pack_file){.id = id, .fd = TAKE_FD(fd), .direct = direct};
         memcpy(f->uuid, row.uuid, sizeof f->uuid);
     }
     f->used = ++st->packs->clock;
     *out = f;
     return OK;
+}
+
+enum err pack_open(struct store *st, int64_t id, const struct pack_file **out, struct error *e)
+{
+    struct pack_file *f;
+    enum err rc = open_file(st, id, &f, e);
+    if (!rc)
+        *out = f;
+    return rc;
+}
+
+enum err pack_hold(struct store *st, int64_t id, const struct pack_file **out, struct error *e)
+{
+    struct pack_file *f;
+    enum err rc = open_file(st, id, &f, e);
+    if (rc)
+        return rc;
+    f->n_holds++;
+    *out = f;
+    return OK;
+}
+
+void pack_release(struct store *st, int64_t id)
+{
+    struct pack_file *f = find_open(st, id);
+    if (f && f->n_holds)
+        f->n_holds--;
 }
 
 void pack_forget(struct store *st, int64_t id)

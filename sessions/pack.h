@@ -21,7 +21,7 @@
 #include "sessions/extent.h"
 #include "sessions/store_internal.h"
 
-#define PACK_MAX_OPEN 64 /* more than reads can be in flight: see head_restore.c */
+#define PACK_MAX_OPEN 64
 #define PACK_MAX_KILLED 64
 
 enum pack_state { PACK_OPEN = 1, PACK_SEALED, PACK_DEAD };
@@ -96,12 +96,18 @@ struct pack_file {
     int fd;
     bool direct;
     uint8_t uuid[STORE_UUID_BYTES];
-    uint64_t used; /* for choosing whom to close */
+    uint64_t used;    /* for choosing whom to close */
+    uint32_t n_holds; /* not closed while it is held */
 };
 /* Opens pack id if it is not, and checks its superblock. ERR_CORRUPT: not the pack that the row
- * with this id means. */
+ * with this id means. ERR_BUSY: as pack_hold. */
 NODISCARD enum err pack_open(struct store *st, int64_t id, const struct pack_file **out,
                              struct error *e);
+/* The same for reads that go on after the call: the file stays open until pack_release.
+ * ERR_BUSY: PACK_MAX_OPEN others are held. */
+NODISCARD enum err pack_hold(struct store *st, int64_t id, const struct pack_file **out,
+                             struct error *e);
+void pack_release(struct store *st, int64_t id);
 /* Forgets the open file of a pack (its file is going to change or vanish). */
 void pack_forget(struct store *st, int64_t id);
 /* Of all packs, the one that is being filled included; nothing may be uncommitted. */

@@ -9,7 +9,7 @@
 #include "base/aio.h"
 #include "base/hash.h"
 #include "sessions/migrate.h"
-#include "sessions/pack.h"
+#include "sessions/reader.h"
 #include "sessions/scan.h"
 #include "sessions/schema.h"
 #include "sessions/store_internal.h"
@@ -202,12 +202,15 @@ static enum err check_options(const struct store_options *o, struct error *e)
 
 static enum err store_start(struct store *st, const struct store_options *o, struct error *e)
 {
+    struct aio_options io = o->aio;
     int64_t version;
+    if (!io.depth)
+        io.depth = READER_DEPTH;
     enum err rc = open_folders(st, o, e);
     if (rc || (rc = db_open(&st->db, o->db_path, e)) ||
         (rc = schema_version(&st->db, &version, e)) ||
         (version == 0 && (rc = schema_create(&st->db, e))) ||
-        (rc = aio_open(&o->aio, &st->aio, e)) || (rc = open_identity(st, o, version, e)))
+        (rc = aio_open(&io, &st->aio, e)) || (rc = open_identity(st, o, version, e)))
         return rc;
     return scan_packs(st, e);
 }
@@ -248,6 +251,8 @@ void store_close(struct store *st)
     pack_flush_freed(st);
     pack_close_all(st);
     aio_close(st->aio);
+    workers_free(st->workers);
+    page_buffer_fini(&st->bounces);
     page_buffer_fini(&st->extent);
     page_buffer_fini(&st->scratch);
     db_close(&st->db);

@@ -15,6 +15,7 @@
 #define STORE_FREED_BYTES (64u << 20) /* worth a checkpoint */
 
 struct aio;
+struct workers;
 
 /* Where an extent lies. */
 struct pack_place {
@@ -61,7 +62,9 @@ struct store {
     struct ulid_source ulid;
     struct packs *packs; /* open files, the pack that is being filled */
     struct aio *aio;
+    struct workers *workers;                  /* NULL until a restore is worth them */
     struct page_buffer extent, scratch;       /* of the save that runs */
+    struct page_buffer bounces;               /* of the restore that runs */
     struct pack_place freed[STORE_MAX_FREED]; /* to punch once the database file knows */
     size_t n_freed;
     uint64_t freed_bytes;
