@@ -354,6 +354,22 @@ enum err catalog_set_aside(struct store *st, enum catalog_table t, int64_t id, s
 
 /* ---- heads ------------------------------------------------------------------------------- */
 
+static void take_head(const struct query *q, struct head_row *out)
+{
+    *out = (struct head_row){
+        .session = row_int(q, 0),
+        .generation = row_uint(q, 2),
+        .layout = row_int(q, 3),
+        .position = row_uint(q, 4),
+        .block = row_int(q, 5),
+        .tail = row_int(q, 6),
+        .tip = row_int(q, 7),
+        .lineage = (uint32_t)row_int(q, 9),
+        .commit = row_uint(q, 10),
+    };
+    snprintf(out->numerics, sizeof out->numerics, "%s", row_text(q, 8));
+}
+
 enum err head_row_read(struct store *st, int64_t session, int age, struct head_row *out,
                        bool *found, struct error *e)
 {
@@ -373,18 +389,30 @@ enum err head_row_read(struct store *st, int64_t session, int age, struct head_r
     if (row_check(&q, "heads", NULL))
         return OK;
     *found = true;
-    *out = (struct head_row){
-        .session = row_int(&q, 0),
-        .generation = row_uint(&q, 2),
-        .layout = row_int(&q, 3),
-        .position = row_uint(&q, 4),
-        .block = row_int(&q, 5),
-        .tail = row_int(&q, 6),
-        .tip = row_int(&q, 7),
-        .lineage = (uint32_t)row_int(&q, 9),
-        .commit = row_uint(&q, 10),
+    take_head(&q, out);
+    return OK;
+}
+
+enum err head_row_naming(struct store *st, enum catalog_table t, int64_t id,
+                         struct head_row *out, bool *found, struct error *e)
+{
+    static const char *const sql[] = {
+        [CATALOG_BLOCKS] = "SELECT " HEAD_COLS ", tag FROM heads WHERE block = ?",
+        [CATALOG_TAILS] = "SELECT " HEAD_COLS ", tag FROM heads WHERE tail = ?",
+        [CATALOG_TIPS] = "SELECT " HEAD_COLS ", tag FROM heads WHERE tip = ?",
     };
-    snprintf(out->numerics, sizeof out->numerics, "%s", row_text(&q, 8));
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &st->db, sql[t], e);
+    if (rc)
+        return rc;
+    query_int(&q, id);
+    *found = false;
+    for (bool row = true; !*found;) {
+        if ((rc = query_step(&q, &row, e)) || !row)
+            return rc;
+        *found = row_check(&q, "heads", NULL) == OK;
+    }
+    take_head(&q, out);
     return OK;
 }
 

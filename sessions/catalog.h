@@ -52,8 +52,8 @@ struct head_row {
     int64_t session;
     uint64_t generation; /* 1, 2, ...; kept in slot generation % 2 */
     int64_t layout;
-    uint64_t position;
-    int64_t block, tail, tip; /* 0: none */
+    uint64_t position;        /* tokens that were saved; the chain covers less after eviction */
+    int64_t block, tail, tip; /* what is there of them; 0: none */
     char numerics[STATE_CLASS_BYTES];
     uint32_t lineage;
     uint64_t commit;
@@ -102,6 +102,9 @@ NODISCARD enum err tip_find(struct store *st, int64_t layout, const uint8_t key[
 NODISCARD enum err head_row_read(struct store *st, int64_t session, int age,
                                  struct head_row *out, bool *found, struct error *e);
 NODISCARD enum err head_row_write(struct store *st, const struct head_row *r, struct error *e);
+/* A readable head that means this extent: its newest block, tail or tip. */
+NODISCARD enum err head_row_naming(struct store *st, enum catalog_table t, int64_t id,
+                                   struct head_row *out, bool *found, struct error *e);
 /* Writes r as the newest head of its session, in place of the older of the two; and lets go of
  * what only that one used: *dropped (at most cap) lists the places to punch after the commit.
  * In a transaction. r->generation is set here. */

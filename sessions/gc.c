@@ -1,183 +1,247 @@
 #include "sessions/gc.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "base/fault.h"
+#include "sessions/evict.h"
 #include "sessions/migrate.h"
-#include "sessions/pack_internal.h"
-#include "sessions/schema.h"
+#include "sessions/pack_rewrite.h"
+#include "sessions/space.h"
+#include "sessions/sweep.h"
 
-#define ZERO_BYTES (256u << 10)
-
-/* Tips, tails and blocks that heads lead to. A loop among damaged rows ends, because UNION
- * keeps each id once. */
-#define LIVE_TIPS "SELECT tip FROM heads"
-#define LIVE                                                                                   \
-    "WITH RECURSIVE t(id) AS (SELECT tail FROM heads UNION SELECT tail FROM tips WHERE id IN " \
-    "(" LIVE_TIPS ") UNION SELECT prev FROM tails JOIN t ON tails.id = t.id),"                 \
-    " b(id) AS (SELECT block FROM heads UNION SELECT block FROM tips WHERE id IN (" LIVE_TIPS  \
-    ") UNION SELECT block FROM tails WHERE id IN (SELECT id FROM t)"                           \
-    " UNION SELECT parent FROM blocks JOIN b ON blocks.id = b.id) "
-
-/* ---- rows -------------------------------------------------------------------------------- */
-
-static enum err drop(struct store *st, const char *sql, uint64_t *n, struct error *e)
-{
-    AUTO(query) struct query q = {0};
-    enum err rc = query_init(&q, &st->db, sql, e);
-    if (!rc)
-        rc = query_run(&q, e);
-    if (!rc)
-        *n = (uint64_t)sqlite3_changes64(st->db.handle);
-    return rc;
-}
-
-/* Blocks first: which ones live is told by rows that go after them. */
-static enum err drop_rows(struct store *st, struct gc_report *r, struct error *e)
-{
-    AUTO(txn) struct txn t = {0};
-    enum err rc = txn_begin(&t, &st->db, e);
-    if (rc ||
-        (rc = drop(st, LIVE "DELETE FROM blocks WHERE id NOT IN (SELECT id FROM b)", &r->blocks,
-                   e)) ||
-        (rc = drop(st, LIVE "DELETE FROM tails WHERE id NOT IN (SELECT id FROM t)", &r->tails,
-                   e)) ||
-        (rc = drop(st, "DELETE FROM tips WHERE id NOT IN (" LIVE_TIPS ")", &r->tips, e)))
-        return rc;
-    return txn_commit(&t, e);
-}
-
-/* ---- bytes ------------------------------------------------------------------------------- */
-
-struct sweep {
-    struct store *st;
-    const struct pack_row *pack;
-    int fd;
-    uint8_t *zeros;
-    struct gc_report *report;
+/* A run goes through these in order; a mode leaves some out. */
+enum phase {
+    PHASE_LOAD,    /* the catalog, as a picture */
+    PHASE_GARBAGE, /* rows that no head leads to */
+    PHASE_EVICT,   /* rows of the least valuable, if space is short */
+    PHASE_SETTLE,  /* the database file knows */
+    PHASE_SWEEP,   /* bytes */
+    PHASE_REWRITE, /* packs under half live */
+    PHASE_RESETTLE,
+    PHASE_REMOVE, /* packs that nothing is in */
+    PHASE_DONE
 };
 
-static enum err has_row(const struct sweep *s, uint64_t off, bool *out, struct error *e)
+struct gc {
+    struct store *st;
+    enum gc_mode mode;
+    enum phase phase;
+    struct evict evict;
+    uint64_t goal; /* bytes to free in all; 0: not known yet */
+    struct sweep sweep;
+    size_t next_touched;
+    int64_t last_pack; /* swept or rewritten last */
+    int64_t moving;    /* pack that is being rewritten; 0: none */
+    uint64_t moving_at;
+    struct gc_report report;
+};
+
+enum err gc_begin(struct store *st, enum gc_mode mode, struct gc **out, struct error *e)
 {
-    AUTO(query) struct query q = {0};
-    enum err rc = query_init(&q, &s->st->db,
-                             "SELECT EXISTS(SELECT 1 FROM blocks WHERE pack = ?1 AND off = ?2)"
-                             " OR EXISTS(SELECT 1 FROM tails WHERE pack = ?1 AND off = ?2)"
-                             " OR EXISTS(SELECT 1 FROM tips WHERE pack = ?1 AND off = ?2)",
-                             e);
+    struct space s;
+    enum err rc = mode == GC_EVICT ? space_read(st, &s, e) : OK;
     if (rc)
         return rc;
-    query_int(&q, s->pack->id);
-    query_uint(&q, off);
-    bool row = false;
-    if (!(rc = query_step(&q, &row, e)))
-        *out = row_int(&q, 0) != 0;
-    return rc;
-}
-
-/* Overwritten first: a punched hole reads as zeros, but not every file system has holes. */
-static enum err wipe(const struct sweep *s, uint64_t off, uint64_t n, struct error *e)
-{
-    enum err rc = OK;
-    for (uint64_t done = 0; done < n && !rc; done += ZERO_BYTES) {
-        size_t piece = n - done < ZERO_BYTES ? (size_t)(n - done) : ZERO_BYTES;
-        rc = fs_pwrite(s->fd, "pack", s->zeros, piece, off + done, e);
-    }
-    if (!rc)
-        rc = fs_sync(s->fd, "pack", e);
-    if (!rc)
-        (void)!fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)off,
-                         (off_t)n);
-    return rc;
-}
-
-static enum err sweep_one(void *user, const struct extent *x, uint64_t off, struct error *e)
-{
-    struct sweep *s = user;
-    bool live = true;
-    enum err rc = x->kind == EXTENT_LIST ? OK : has_row(s, off, &live, e);
-    if (rc || live)
-        return rc;
-    uint64_t n = (uint64_t)x->pages * EXTENT_PAGE;
-    s->report->extents++;
-    s->report->bytes += n;
-    return wipe(s, off, n, e);
-}
-
-static enum err sweep_pack(struct sweep *s, struct error *e)
-{
-    char path[FS_PATH_BYTES];
-    enum err rc = pack_path(s->st, s->pack->id, path, sizeof path, e);
-    if (rc)
-        return rc;
-    AUTO_FD int fd = open(path, O_RDWR | O_CLOEXEC);
-    /* A pack whose file is gone holds nothing. */
-    if (fd < 0)
-        return errno == ENOENT ? OK : err_sys(e, errno, "open %s", path);
-    s->fd = fd;
-    struct pack_walk w = {.header_key = s->st->space.keys.header,
-                          .uuid = s->pack->uuid,
-                          .fn = sweep_one,
-                          .user = s};
-    return pack_walk(&w, fd, EXTENT_PAGE, s->pack->length, e);
-}
-
-/* The pack with the smallest number above `after`. */
-static enum err next_pack(struct store *st, int64_t after, struct pack_row *out, bool *found,
-                          struct error *e)
-{
-    AUTO(query) struct query q = {0};
-    enum err rc = query_init(&q, &st->db,
-                             "SELECT " PACK_COLS ", tag FROM packs WHERE namespace = ?"
-                             " AND id > ? ORDER BY id LIMIT 1",
-                             e);
-    if (rc)
-        return rc;
-    query_int(&q, st->space.id);
-    query_int(&q, after);
-    rc = query_step(&q, found, e);
-    return rc || !*found ? rc : pack_row_take(&q, out, e);
-}
-
-static enum err sweep_all(struct store *st, struct gc_report *report, struct error *e)
-{
-    AUTO_FREE uint8_t *zeros = calloc(1, ZERO_BYTES);
-    if (!zeros)
+    struct gc *g = calloc(1, sizeof *g);
+    if (!g)
         return err_set(e, ERR_NOMEM, "gc: out of memory");
-    struct pack_row pack = {0};
-    struct sweep s = {.st = st, .pack = &pack, .zeros = zeros, .report = report};
-    for (;;) {
-        bool found;
-        enum err rc = next_pack(st, pack.id, &pack, &found, e);
-        if (rc || !found || (rc = sweep_pack(&s, e)))
-            return rc;
-    }
+    g->st = st;
+    g->mode = mode;
+    g->phase = mode == GC_EVICT && !space_is_short(st) ? PHASE_DONE : PHASE_LOAD;
+    evict_init(&g->evict, st);
+    g->evict.ignore_plans = mode == GC_PURGE;
+    g->sweep = (struct sweep){.st = st, .overwrite = mode == GC_PURGE};
+    *out = g;
+    return OK;
 }
 
-/* ---- the whole --------------------------------------------------------------------------- */
+void gc_end(struct gc *g)
+{
+    if (!g)
+        return;
+    evict_fini(&g->evict);
+    free(g);
+}
+
+const struct gc_report *gc_so_far(const struct gc *g)
+{
+    return &g->report;
+}
+
+/* ---- phases ------------------------------------------------------------------------------ */
+
+static void go_on(struct gc *g)
+{
+    g->phase++;
+    if (g->phase == PHASE_GARBAGE && g->mode == GC_EVICT)
+        g->phase++;
+    if (g->phase == PHASE_EVICT && g->mode == GC_PURGE)
+        g->phase++;
+    g->last_pack = 0;
+}
+
+static enum err load(struct gc *g, struct error *e)
+{
+    enum err rc = forest_step(&g->evict.forest, e);
+    if (!rc && g->evict.forest.phase == FOREST_READY)
+        go_on(g);
+    return rc;
+}
+
+static void take_counts(struct gc *g)
+{
+    const struct gc_report *r = &g->evict.report;
+    g->report.blocks = r->blocks;
+    g->report.tails = r->tails;
+    g->report.tips = r->tips;
+    g->report.evicted = r->evicted;
+}
+
+static enum err garbage(struct gc *g, struct error *e)
+{
+    bool done;
+    enum err rc = evict_garbage(&g->evict, &done, e);
+    take_counts(g);
+    if (!rc && done)
+        go_on(g);
+    return rc;
+}
+
+/* What has to be freed in all for the low watermark, what garbage has freed included. */
+static enum err set_goal(struct gc *g, struct error *e)
+{
+    struct space s;
+    enum err rc = space_read(g->st, &s, e);
+    uint64_t used = s.used;
+    if (g->st->no_holes) /* then it counts what the catalog names, and that is gone already */
+        used += g->evict.freed;
+    if (!rc && s.quota && used > g->evict.freed &&
+        used - g->evict.freed > s.quota / 100 * SPACE_HIGH)
+        g->goal = used - s.quota / 100 * SPACE_LOW;
+    return rc;
+}
+
+static enum err evict(struct gc *g, struct error *e)
+{
+    bool done = true;
+    enum err rc = g->goal ? OK : set_goal(g, e);
+    if (!rc && g->goal > g->evict.freed)
+        rc = evict_leaves(&g->evict, g->goal, &done, e);
+    take_counts(g);
+    if (!rc && done)
+        go_on(g);
+    return rc;
+}
+
+static enum err settle(struct gc *g, struct error *e)
+{
+    pack_flush_freed(g->st);
+    enum err rc = db_exec(&g->st->db, "PRAGMA wal_checkpoint(TRUNCATE)", e);
+    if (!rc)
+        go_on(g);
+    return rc;
+}
+
+/* The next pack to sweep: all of them, or those that something went from. */
+static enum err next_pack(struct gc *g, bool *found, struct error *e)
+{
+    struct pack_row row;
+    *found = g->mode == GC_EVICT && g->next_touched < g->evict.n_packs;
+    g->sweep.at = 0;
+    if (*found)
+        g->sweep.pack = g->evict.packs[g->next_touched++];
+    if (g->mode == GC_EVICT)
+        return OK;
+    enum err rc = sweep_next_pack(g->st, g->last_pack, &row, found, e);
+    if (!rc && *found)
+        g->last_pack = g->sweep.pack = row.id;
+    return rc;
+}
+
+static enum err sweep(struct gc *g, struct error *e)
+{
+    bool found = true, done;
+    enum err rc = g->sweep.pack ? OK : next_pack(g, &found, e);
+    if (rc)
+        return rc;
+    if (!found) {
+        go_on(g);
+        return OK;
+    }
+    return sweep_step(&g->sweep, &g->report, &done, e);
+}
+
+static enum err rewrite(struct gc *g, struct error *e)
+{
+    bool found = true, done = false;
+    enum err rc = OK;
+    if (!g->moving) {
+        if ((rc = pack_rewrite_next(g->st, g->last_pack, &g->moving, &found, e)))
+            return rc;
+        g->moving_at = 0;
+    }
+    /* What moves is there twice until its old pack goes. */
+    const struct store *st = g->st;
+    if (!found || (st->quota_bytes && st->used_bytes + PACK_REWRITE_BYTES > st->quota_bytes)) {
+        g->moving = 0;
+        go_on(g);
+        return OK;
+    }
+    rc = pack_rewrite_step(g->st, g->moving, &g->moving_at, &g->report, &done, e);
+    if (rc || !done)
+        return rc;
+    g->report.packs_rewritten++;
+    g->last_pack = g->moving;
+    g->moving = 0;
+    return OK;
+}
+
+static enum err remove_packs(struct gc *g, struct error *e)
+{
+    struct space s;
+    enum err rc = pack_remove_empty(g->st, &g->report, e);
+    if (!rc)
+        rc = space_read(g->st, &s, e);
+    if (!rc)
+        go_on(g);
+    return rc;
+}
+
+enum err gc_step(struct gc *g, bool *done, struct error *e)
+{
+    static enum err (*const phases[])(struct gc *, struct error *) = {
+        [PHASE_LOAD] = load,       [PHASE_GARBAGE] = garbage,     [PHASE_EVICT] = evict,
+        [PHASE_SETTLE] = settle,   [PHASE_SWEEP] = sweep,         [PHASE_REWRITE] = rewrite,
+        [PHASE_RESETTLE] = settle, [PHASE_REMOVE] = remove_packs,
+    };
+    enum err rc = g->phase == PHASE_DONE ? OK : phases[g->phase](g, e);
+    *done = g->phase == PHASE_DONE;
+    return rc ? err_wrap(e, rc, "gc") : OK;
+}
+
+/* ---- whole runs -------------------------------------------------------------------------- */
+
+static enum err run(struct store *st, enum gc_mode mode, struct gc_report *out, struct error *e)
+{
+    struct gc *g;
+    enum err rc = gc_begin(st, mode, &g, e);
+    if (rc)
+        return rc;
+    for (bool done = false; !done && !rc;)
+        rc = gc_step(g, &done, e);
+    if (!rc && out)
+        *out = g->report;
+    gc_end(g);
+    return rc;
+}
 
 enum err gc_run(struct store *st, struct gc_report *out, struct error *e)
 {
-    struct gc_report r = {0};
-    enum err rc = drop_rows(st, &r, e);
-    st->n_collections++;
-    if (!rc)
-        rc = db_exec(&st->db, "PRAGMA wal_checkpoint(TRUNCATE)", e);
-    if (!rc)
-        rc = sweep_all(st, &r, e);
-    if (rc)
-        return err_wrap(e, rc, "gc");
-    *out = r;
-    return OK;
+    return run(st, GC_COLLECT, out, e);
 }
 
 enum err gc_purge(struct store *st, struct gc_report *out, struct error *e)
 {
-    enum err rc = gc_run(st, out, e);
+    enum err rc = run(st, GC_PURGE, out, e);
     if (!rc)
         rc = migrate_drop_copies(&st->db, e);
     /* Free pages, and free room in pages, hold old bytes: only a new file has none. */

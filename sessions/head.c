@@ -141,15 +141,15 @@ static enum err fork_one(struct store *st, const struct head_row *head, int64_t 
     AUTO(head_chain) struct head_chain c = {0};
     uint64_t end = head->position < position ? head->position : position;
     enum err rc = chain_load(st, head->layout, head->block, head->tail, end, &c, e);
-    *made = !rc && c.position > 0;
+    *made = !rc && end > 0;
     if (!*made)
         return rc;
     struct head_row fork = *head;
     fork.session = to;
     fork.generation = generation;
-    fork.position = c.position;
+    fork.position = end; /* also where less is left of it */
     chain_ends(&c, &fork.block, &fork.tail);
-    if (c.position != head->position)
+    if (end != head->position)
         fork.tip = 0;
     return head_row_write(st, &fork, e);
 }

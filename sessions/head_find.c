@@ -4,6 +4,7 @@
 
 #include "sessions/head_internal.h"
 #include "sessions/identity.h"
+#include "sessions/pin.h"
 #include "sessions/strand.h"
 #include "sessions/tape.h"
 #include "sessions/tape_internal.h"
@@ -152,7 +153,7 @@ static enum err try_own(struct find *f, int age, enum head_want want, struct err
         return rc;
     if (!keys_match(f, &c))
         return OK;
-    if (c.position == head.position && (rc = add_tip(f, &c, head.tip, e)))
+    if ((rc = add_tip(f, &c, head.tip, e)))
         return rc;
     if (want == HEAD_TIP && !c.tip.x.id)
         return OK;
@@ -306,7 +307,9 @@ enum err head_find(struct store *st, const char *session, const struct state_lay
     uint64_t length = f.tape.view.n_ids;
     f.session = row.num;
     f.position = position < length ? position : length;
-    if ((rc = search(&f, want, e)))
+    st->replay_tokens = layout->replay_tokens;
+    if ((rc = search(&f, want, e)) || (rc = make_plan(&f, out, e)))
         return rc;
-    return make_plan(&f, out, e);
+    pin_add(st, (*out)->chain);
+    return OK;
 }

@@ -17,6 +17,7 @@
 
 #include "base/aio.h"
 #include "sessions/hold.h"
+#include "sessions/pin.h"
 #include "sessions/reader.h"
 #include "sessions/strand.h"
 #include "sessions/tape.h"
@@ -407,11 +408,26 @@ static enum err restore_all(struct restore *r, struct error *e)
 
 /* ---- the head afterwards ----------------------------------------------------------------- */
 
-static bool is_same_head(const struct head_row *h, bool found, const struct head_chain *c,
-                         int64_t block, int64_t tail)
+static bool is_same_head(const struct head_row *h, bool found, const struct head_row *now,
+                         int64_t tip)
 {
-    return found && h->layout == c->layout && h->position == c->position && h->block == block &&
-           h->tail == tail && (!c->tip.x.id || h->tip == c->tip.x.id);
+    return found && h->layout == now->layout && h->position == now->position &&
+           h->block == now->block && h->tail == now->tail && (!tip || h->tip == tip);
+}
+
+/* The position that the head has from now on. What was there and was evicted or set aside since
+ * still counts: whoever computes it again can say so. */
+static enum err saved_position(struct store *st, const struct head_row *old,
+                               const struct head_chain *c, uint64_t *out, struct error *e)
+{
+    *out = c->position;
+    if (old->layout != c->layout || old->position <= c->position)
+        return OK;
+    AUTO(head_chain) struct head_chain have = {0};
+    enum err rc = chain_load(st, old->layout, old->block, old->tail, old->position, &have, e);
+    if (!rc && have.position <= c->position)
+        *out = old->position;
+    return rc;
 }
 
 /* Makes what was restored the session's head, unless it is already. */
@@ -423,9 +439,11 @@ static enum err adopt(struct restore *r, int64_t session, struct head_chain *c, 
     bool found;
     chain_ends(c, &head.block, &head.tail);
     enum err rc = head_row_read(r->st, session, 0, &old, &found, e);
-    if (rc || is_same_head(&old, found, c, head.block, head.tail))
-        return rc;
     head.position = c->position;
+    if (!rc && found)
+        rc = saved_position(r->st, &old, c, &head.position, e);
+    if (rc || is_same_head(&old, found, &head, c->tip.x.id))
+        return rc;
     head.tip = c->tip.x.id;
     head.lineage = chain_lineage(c);
     chain_numerics(c, head.numerics);
@@ -513,6 +531,7 @@ static enum err restore_plan(struct store *st, const struct head_restore *h,
 enum err head_restore(struct store *st, const struct head_restore *h, struct head_restored *out,
                       struct error *e)
 {
+    pin_drop(st, h->plan->chain);
     if (h->plan->n_collections == st->n_collections)
         return restore_plan(st, h, out, e);
     /* What the plan means may have been given back since: look again, for no more than it. */
@@ -523,6 +542,8 @@ enum err head_restore(struct store *st, const struct head_restore *h, struct hea
     again.plan = plan;
     if (!rc)
         rc = restore_plan(st, &again, out, e);
+    if (plan)
+        pin_drop(st, plan->chain);
     head_plan_free(plan);
     return rc;
 }

@@ -8,6 +8,7 @@
 #include "sessions/identity.h"
 #include "sessions/le.h"
 #include "sessions/schema.h"
+#include "sessions/space_internal.h"
 #include "sessions/strand.h"
 #include "sessions/tape.h"
 #include "sessions/tape_internal.h"
@@ -44,6 +45,12 @@ struct save {
     struct tail_row new_tail; /* x.id 0: none */
     struct tip_row new_tip;
     struct head_receipt receipt;
+
+    /* What must not be evicted to make room for it. */
+    uint64_t left; /* bytes it is going to write at most */
+    int64_t *kept; /* blocks it goes on from or has found */
+    size_t n_kept;
+    int64_t kept_tail, kept_tip;
 };
 
 static void save_fini(struct save *v)
@@ -52,6 +59,7 @@ static void save_fini(struct save *v)
     free(v->ids);
     head_chain_fini(&v->chain);
     free(v->blocks);
+    free(v->kept);
 }
 
 /* ---- where the new rows go --------------------------------------------------------------- */
@@ -95,6 +103,7 @@ static enum err load_chain(struct save *v, struct error *e)
     if (head.position < s->from)
         return err_set(e, ERR_INVAL, "state from %llu: what is saved ends at %llu",
                        (unsigned long long)s->from, (unsigned long long)head.position);
+    v->kept_tip = head.tip;
     if ((rc = chain_load(v->st, v->layout, head.block, head.tail, s->from, &v->chain, e)))
         return rc;
     if (v->chain.position < s->from) {
@@ -245,15 +254,66 @@ static void digest_rows(struct save *v, const struct extent *x, const uint8_t *b
     hash_final(&h, out);
 }
 
+/* ---- room -------------------------------------------------------------------------------- */
+
+static enum err keep_block(struct save *v, int64_t id, struct error *e)
+{
+    int64_t *grown = realloc(v->kept, (v->n_kept + 1) * sizeof *grown);
+    if (!grown)
+        return err_set(e, ERR_NOMEM, "state: out of memory");
+    v->kept = grown;
+    v->kept[v->n_kept++] = id;
+    return OK;
+}
+
+/* What all extents take if no block of them is there already. */
+static enum err plan_room(struct save *v, struct error *e)
+{
+    uint64_t at = v->at, b = v->st->block_tokens, to = v->s->to;
+    struct extent x = {.kind = EXTENT_BLOCK, .first = at - at % b};
+    enum err rc = OK;
+    if (at / b < to / b) {
+        x.last = x.first + b;
+        rc = extent_plan_rows(&x, v->l, e);
+        v->left += (to / b - at / b) * x.pages * EXTENT_PAGE;
+        at = to - to % b;
+    }
+    if (!rc && at < to) {
+        x = (struct extent){.kind = EXTENT_TAIL, .first = at, .last = to};
+        rc = extent_plan_rows(&x, v->l, e);
+        v->left += (uint64_t)x.pages * EXTENT_PAGE;
+    }
+    if (!rc && v->s->tip) {
+        x = (struct extent){.kind = EXTENT_TIP, .first = to, .last = to};
+        rc = extent_plan_one(&x, REGION_TIP, v->l->tip_bytes, e);
+        v->left += (uint64_t)x.pages * EXTENT_PAGE;
+    }
+    return rc || !v->block ? rc : keep_block(v, v->block, e);
+}
+
+/* An extent of so many pages is not going to be written any more. */
+static void less_left(struct save *v, uint32_t pages)
+{
+    uint64_t n = (uint64_t)pages * EXTENT_PAGE;
+    v->left -= n < v->left ? n : v->left;
+}
+
+static enum err admit(struct save *v, uint32_t pages, struct error *e)
+{
+    const struct evict_keep keep = {v->kept, v->n_kept, v->kept_tail, v->kept_tip};
+    return space_admit(v->st, (uint64_t)pages * EXTENT_PAGE, v->left, &keep, e);
+}
+
 /* Seals the extent in the buffer and writes it to the open pack. */
 static enum err write_extent(struct save *v, const struct extent *x, struct extent_row *row,
                              struct error *e)
 {
     struct store *st = v->st;
     const uint8_t *uuid;
-    enum err rc = pack_room(st, x->pages, &row->place, &uuid, e);
-    if (rc)
+    enum err rc = admit(v, x->pages, e);
+    if (rc || (rc = pack_room(st, x->pages, &row->place, &uuid, e)))
         return rc;
+    less_left(v, x->pages);
     extent_seal(x, &st->space.keys, uuid, row->place.off, st->extent.p);
     if ((rc = pack_write(st, &row->place, st->extent.p, e)))
         return rc;
@@ -292,6 +352,11 @@ static enum err store_block(struct save *v, const struct extent *x, int64_t *id,
     if (rc)
         return rc;
     bool usable = found && !r.x.damaged;
+    if (usable) {
+        less_left(v, r.x.place.pages);
+        if ((rc = keep_block(v, r.x.id, e)))
+            return rc;
+    }
     v->receipt.blocks_shared += usable;
     v->receipt.blocks_new += !usable;
     if (!found) {
@@ -495,7 +560,8 @@ static enum err prepare(struct save *v, struct error *e)
     if (v->layout_is_new && (rc = layout_next_id(st, &v->layout, e)))
         return rc;
     find_ends(v);
-    return OK;
+    v->kept_tail = v->tail;
+    return plan_room(v, e);
 }
 
 enum err head_save(struct store *st, const struct head_save *s, struct head_receipt *r,
@@ -505,6 +571,7 @@ enum err head_save(struct store *st, const struct head_save *s, struct head_rece
     size_t n_dropped = 0;
     struct error mine;
     e = e ? e : &mine;
+    st->replay_tokens = s->layout->replay_tokens;
     AUTO(save) struct save v = {.st = st, .s = s, .l = s->layout, .now = store_now_ms(st)};
     enum err rc = prepare(&v, e);
     if (!rc) {

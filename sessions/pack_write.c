@@ -136,6 +136,7 @@ static enum err begin_pack(struct store *st, struct error *e)
     }
     w->end = EXTENT_PAGE;
     w->dirty = true;
+    st->used_bytes += EXTENT_PAGE;
     return OK;
 }
 
@@ -335,6 +336,7 @@ static enum err write_list(struct store *st, const struct buf *list, struct erro
     extent_seal(&x, &st->space.keys, w->row.uuid, w->end, bytes);
     pack_trailer_encode(w->row.uuid, st->space.keys.header, w->end, trailer);
     rc = write_at(st, w->end, bytes, n, e);
+    st->used_bytes += n;
     aio_buffer_free(mem, n);
     w->end += n;
     w->dirty = true;

@@ -12,6 +12,7 @@
 #include "sessions/reader.h"
 #include "sessions/scan.h"
 #include "sessions/schema.h"
+#include "sessions/space.h"
 #include "sessions/store_internal.h"
 
 uint64_t store_now_ms(const struct store *st)
@@ -210,9 +211,11 @@ static enum err store_start(struct store *st, const struct store_options *o, str
     if (rc || (rc = db_open(&st->db, o->db_path, e)) ||
         (rc = schema_version(&st->db, &version, e)) ||
         (version == 0 && (rc = schema_create(&st->db, e))) ||
-        (rc = aio_open(&io, &st->aio, e)) || (rc = open_identity(st, o, version, e)))
+        (rc = aio_open(&io, &st->aio, e)) || (rc = open_identity(st, o, version, e)) ||
+        (rc = scan_packs(st, e)))
         return rc;
-    return scan_packs(st, e);
+    struct space space;
+    return space_read(st, &space, e);
 }
 
 enum err store_open(struct store **out, const struct store_options *o, struct error *e)
@@ -235,6 +238,7 @@ enum err store_open(struct store **out, const struct store_options *o, struct er
     st->clock = o->clock ? o->clock : clock_real();
     st->pack_bytes = o->pack_bytes ? o->pack_bytes : STORE_PACK_BYTES;
     st->no_direct_io = o->no_direct_io;
+    st->quota_bytes = o->quota_bytes;
     ulid_init(&st->ulid, st->clock);
     if ((rc = store_start(st, o, e))) {
         store_close(st);

@@ -44,6 +44,7 @@ struct store_options {
     uint32_t
         block_tokens; /* recorded in a new store; 0: 2048 for a new store, else what it has */
     uint64_t pack_bytes;        /* 0: STORE_PACK_BYTES */
+    uint64_t quota_bytes;       /* of packs, on the device (space.h); 0: no limit */
     enum store_encrypt encrypt; /* recorded; a new store begins with off */
     bool no_direct_io;     /* buffered reads and writes, as on file systems without O_DIRECT */
     const char *namespace; /* the one that is served; NULL: "uid-N" of this user */

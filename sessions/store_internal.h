@@ -13,6 +13,7 @@
 #define STORE_MAX_LOST 64
 #define STORE_MAX_FREED 1024
 #define STORE_FREED_BYTES (64u << 20) /* worth a checkpoint */
+#define STORE_MAX_PINS 64
 
 struct aio;
 struct workers;
@@ -22,6 +23,12 @@ struct pack_place {
     int64_t pack;
     uint64_t off;
     uint32_t pages;
+};
+
+/* End of a chain that is going to be read (pin.h). */
+struct store_pin {
+    int64_t block, tail, tip; /* 0: none */
+    uint64_t until_ns;        /* monotonic; 0: free */
 };
 
 /* Page-aligned memory that is kept and grown: the first touch of fresh pages is what costs. */
@@ -68,6 +75,12 @@ struct store {
     struct pack_place freed[STORE_MAX_FREED]; /* to punch once the database file knows */
     size_t n_freed;
     uint64_t freed_bytes;
+    uint64_t quota_bytes; /* of all packs; 0: none */
+    uint64_t used_bytes;  /* by them, when it was last looked, and written since */
+    bool no_holes;        /* the packs' file system cannot punch any */
+    struct store_pin pins[STORE_MAX_PINS];
+    size_t next_pin;
+    uint64_t replay_tokens;     /* what a tip saves, by the last layout seen; 0: none yet */
     uint64_t n_collections;     /* runs of gc: plans made before one have to be made again */
     struct store_counters seen; /* what the scan and the reads counted */
     char lost[STORE_MAX_LOST][ULID_CHARS + 1];

@@ -1,0 +1,323 @@
+#include "sessions/pack_rewrite.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fault.h"
+#include "sessions/head_internal.h"
+#include "sessions/pack_internal.h"
+#include "sessions/sweep.h"
+
+#define STEP_BYTES (4u << 20)
+#define STEP_MOVES 64
+
+#define LIVE_OF                                                                                \
+    "(SELECT pack, off, pages, id, 0 AS kind FROM blocks UNION ALL"                            \
+    " SELECT pack, off, pages, id, 1 FROM tails UNION ALL"                                     \
+    " SELECT pack, off, pages, id, 2 FROM tips)"
+
+enum err pack_rewrite_next(struct store *st, int64_t after, int64_t *pack, bool *found,
+                           struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(
+        &q, &st->db,
+        "SELECT p.id, p.length,"
+        " (SELECT ifnull(sum(pages), 0) FROM blocks WHERE pack = p.id) +"
+        " (SELECT ifnull(sum(pages), 0) FROM tails WHERE pack = p.id) +"
+        " (SELECT ifnull(sum(pages), 0) FROM tips WHERE pack = p.id)"
+        " FROM packs p WHERE p.namespace = ?1 AND p.id > ?2 AND p.state != ?3 ORDER BY p.id",
+        e);
+    if (rc)
+        return rc;
+    query_int(&q, st->space.id);
+    query_int(&q, after);
+    query_int(&q, PACK_OPEN);
+    for (;;) {
+        if ((rc = query_step(&q, found, e)) || !*found)
+            return rc;
+        uint64_t live = row_uint(&q, 2) * EXTENT_PAGE;
+        *pack = row_int(&q, 0);
+        if (live && 2 * live < row_uint(&q, 1))
+            return OK;
+    }
+}
+
+/* ---- one extent -------------------------------------------------------------------------- */
+
+/* An extent on its way: its row, and where it goes. */
+struct move {
+    enum catalog_table kind;
+    int64_t id;
+    union {
+        struct block_row block;
+        struct tail_row tail;
+        struct tip_row tip;
+    } row;
+};
+
+static struct extent_row *row_of(struct move *m)
+{
+    switch (m->kind) {
+    case CATALOG_BLOCKS:
+        return &m->row.block.x;
+    case CATALOG_TAILS:
+        return &m->row.tail.x;
+    case CATALOG_TIPS:
+        break;
+    }
+    return &m->row.tip.x;
+}
+
+static enum err read_row(struct store *st, struct move *m, struct error *e)
+{
+    switch (m->kind) {
+    case CATALOG_BLOCKS:
+        return block_read(st, m->id, &m->row.block, e);
+    case CATALOG_TAILS:
+        return tail_read(st, m->id, &m->row.tail, e);
+    case CATALOG_TIPS:
+        break;
+    }
+    return tip_read(st, m->id, &m->row.tip, e);
+}
+
+static enum err write_row(struct store *st, const struct move *m, struct error *e)
+{
+    switch (m->kind) {
+    case CATALOG_BLOCKS:
+        return block_write(st, &m->row.block, e);
+    case CATALOG_TAILS:
+        return tail_write(st, &m->row.tail, e);
+    case CATALOG_TIPS:
+        break;
+    }
+    return tip_write(st, &m->row.tip, e);
+}
+
+/* What the extent must be, as its row says. */
+static struct head_want_extent want_of(const struct store *st, struct move *m)
+{
+    struct head_want_extent w = {.place = row_of(m)->place, .digest = row_of(m)->digest};
+    switch (m->kind) {
+    case CATALOG_BLOCKS:
+        w.kind = EXTENT_BLOCK;
+        w.first = m->row.block.depth * st->block_tokens;
+        w.last = w.first + st->block_tokens;
+        break;
+    case CATALOG_TAILS:
+        w.kind = EXTENT_TAIL;
+        w.first = m->row.tail.first;
+        w.last = m->row.tail.last;
+        break;
+    case CATALOG_TIPS:
+        w.kind = EXTENT_TIP;
+        w.first = w.last = m->row.tip.position;
+        break;
+    }
+    return w;
+}
+
+/* Checks every tag of the extent that lies in st->extent as it is on disk. Sealed chunks are
+ * decrypted by that: in a copy. */
+static enum err check_whole(struct store *st, const struct head_extent *h, struct error *e)
+{
+    const uint8_t *bytes = st->extent.p;
+    enum err rc = OK;
+    for (uint32_t i = 0; i < h->x.n_regions && !rc; i++) {
+        const struct extent_region *r = &h->x.regions[i];
+        size_t n = (size_t)extent_pages(r->bytes) * EXTENT_PAGE;
+        if ((rc = page_buffer_need(&st->scratch, n, e)))
+            return rc;
+        if (n)
+            memcpy(st->scratch.p, bytes + (size_t)r->page * EXTENT_PAGE, n);
+        rc = extent_open(&h->x, h->header, r, &st->space.keys, st->scratch.p, e);
+    }
+    return rc;
+}
+
+/* The whole extent into st->extent, every tag checked. */
+static enum err read_whole(struct store *st, const struct head_want_extent *w,
+                           struct head_extent *h, struct error *e)
+{
+    const struct pack_file *f;
+    size_t n = (size_t)w->place.pages * EXTENT_PAGE;
+    enum err rc = head_extent_open(st, w, h, e);
+    if (rc || (rc = page_buffer_need(&st->extent, n, e)) ||
+        (rc = pack_open(st, w->place.pack, &f, e)) ||
+        (rc = fs_pread(f->fd, "pack", st->extent.p, n, w->place.off, e)))
+        return rc;
+    return check_whole(st, h, e);
+}
+
+/* Copies one extent to the open pack. *moved false: it is unusable, and stays. */
+static enum err move_one(struct store *st, struct move *m, bool *moved, struct error *e)
+{
+    enum err rc = read_row(st, m, NULL);
+    *moved = false;
+    if (rc || row_of(m)->damaged)
+        return rc == ERR_NOMEM ? err_set(e, rc, "rewrite: out of memory") : OK;
+    struct head_want_extent want = want_of(st, m);
+    AUTO(head_extent) struct head_extent h = {0};
+    if ((rc = read_whole(st, &want, &h, e))) {
+        if (!head_is_damage(rc))
+            return rc;
+        return rc == ERR_IO ? OK : catalog_set_aside(st, m->kind, m->id, e);
+    }
+    const uint8_t *uuid;
+    struct pack_place to;
+    if ((rc = pack_room(st, want.place.pages, &to, &uuid, e)))
+        return rc;
+    extent_move(st->extent.p, (size_t)h.x.header_pages * EXTENT_PAGE, &st->space.keys, uuid,
+                to.off);
+    if ((rc = pack_write(st, &to, st->extent.p, e)))
+        return rc;
+    row_of(m)->place = to;
+    *moved = true;
+    return OK;
+}
+
+/* ---- a step ------------------------------------------------------------------------------ */
+
+/* Extents of the pack that begin at or behind *at, as far as a step goes. */
+static enum err list_moves(struct store *st, int64_t pack, uint64_t *at, struct move *moves,
+                           size_t *n, bool *done, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &st->db,
+                             "SELECT off, pages, id, kind FROM " LIVE_OF
+                             " WHERE pack = ?1 AND off >= ?2 ORDER BY off LIMIT ?3",
+                             e);
+    if (rc)
+        return rc;
+    query_int(&q, pack);
+    query_uint(&q, *at);
+    query_int(&q, STEP_MOVES);
+    uint64_t bytes = 0;
+    *n = 0;
+    *done = false;
+    for (bool row = true; *n < STEP_MOVES && bytes < STEP_BYTES;) {
+        if ((rc = query_step(&q, &row, e)))
+            return rc;
+        if (!row) {
+            *done = true;
+            return OK;
+        }
+        moves[(*n)++] =
+            (struct move){.kind = (enum catalog_table)row_int(&q, 3), .id = row_int(&q, 2)};
+        bytes += row_uint(&q, 1) * EXTENT_PAGE;
+        *at = row_uint(&q, 0) + 1;
+    }
+    return OK;
+}
+
+static enum err commit_moves(struct store *st, const struct move *moves, size_t n,
+                             struct error *e)
+{
+    AUTO(txn) struct txn t = {0};
+    enum err rc = pack_sync(st, e);
+    if (rc || (rc = txn_begin(&t, &st->db, e)))
+        return rc;
+    for (size_t i = 0; i < n && !rc; i++)
+        rc = write_row(st, &moves[i], e);
+    if (rc || (rc = pack_note(st, e)))
+        return rc;
+    return txn_commit(&t, e);
+}
+
+enum err pack_rewrite_step(struct store *st, int64_t pack, uint64_t *at, struct gc_report *r,
+                           bool *done, struct error *e)
+{
+    struct move *moves = malloc(STEP_MOVES * sizeof *moves);
+    if (!moves)
+        return err_set(e, ERR_NOMEM, "rewrite: out of memory");
+    size_t n, n_moved = 0;
+    uint64_t bytes = 0;
+    enum err rc = list_moves(st, pack, at, moves, &n, done, e);
+    for (size_t i = 0; i < n && !rc; i++) {
+        bool moved;
+        rc = move_one(st, &moves[i], &moved, e);
+        if (rc || !moved)
+            continue;
+        bytes += (uint64_t)row_of(&moves[i])->place.pages * EXTENT_PAGE;
+        if (n_moved != i)
+            moves[n_moved] = moves[i];
+        n_moved++;
+    }
+    if (!rc && n_moved)
+        rc = commit_moves(st, moves, n_moved, e);
+    free(moves);
+    if (rc) {
+        pack_undo(st);
+        return rc;
+    }
+    if (n_moved) {
+        pack_done(st);
+        st->n_collections++;
+    }
+    r->bytes_moved += bytes;
+    st->used_bytes += bytes;
+    return OK;
+}
+
+/* ---- removing ---------------------------------------------------------------------------- */
+
+static enum err next_empty(struct store *st, int64_t after, int64_t *pack, bool *found,
+                           struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &st->db,
+                             "SELECT id FROM packs p WHERE id > ?1 AND state != ?2"
+                             " AND NOT EXISTS(SELECT 1 FROM blocks WHERE pack = p.id)"
+                             " AND NOT EXISTS(SELECT 1 FROM tails WHERE pack = p.id)"
+                             " AND NOT EXISTS(SELECT 1 FROM tips WHERE pack = p.id)"
+                             " ORDER BY id LIMIT 1",
+                             e);
+    if (rc)
+        return rc;
+    query_int(&q, after);
+    query_int(&q, PACK_OPEN);
+    if (!(rc = query_step(&q, found, e)) && *found)
+        *pack = row_int(&q, 0);
+    return rc;
+}
+
+static enum err drop_row(struct store *st, int64_t pack, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &st->db, "DELETE FROM packs WHERE id = ?", e);
+    if (rc)
+        return rc;
+    query_int(&q, pack);
+    return query_run(&q, e);
+}
+
+/* A row without a file is dropped at the next start; a file without a row would be adopted. */
+static enum err remove_pack(struct store *st, int64_t pack, struct error *e)
+{
+    char path[FS_PATH_BYTES];
+    enum err rc = pack_path(st, pack, path, sizeof path, e);
+    if (rc)
+        return rc;
+    pack_forget(st, pack);
+    if (fault_point("pack.unlink"))
+        return err_sys(e, EIO, "remove %s", path);
+    if (unlink(path) && errno != ENOENT)
+        return err_sys(e, errno, "remove %s", path);
+    if ((rc = fs_sync_dir(st->packs_dir, e)))
+        return rc;
+    return drop_row(st, pack, e);
+}
+
+enum err pack_remove_empty(struct store *st, struct gc_report *r, struct error *e)
+{
+    for (int64_t pack = 0;;) {
+        bool found;
+        enum err rc = next_empty(st, pack, &pack, &found, e);
+        if (rc || !found || (rc = remove_pack(st, pack, e)))
+            return rc;
+        r->packs_removed++;
+    }
+}
