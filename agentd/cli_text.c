@@ -314,6 +314,8 @@ void cli_ledger_print(FILE *f, const json_t *l, const json_t *resume)
     print_tokens(f, l, "recomputed", "on the tape, computed again");
     print_tokens(f, l, "relost", "saved, lost, computed again");
     print_tokens(f, l, "prefilled", "new input");
+    if (cli_int(l, "ahead"))
+        print_tokens(f, l, "ahead", "of these while tools still ran");
     print_tokens(f, l, "decoded", "new output");
     if (cli_int(l, "reasoning"))
         print_tokens(f, l, "reasoning", "of these inside thinking");

@@ -12,6 +12,7 @@ static const struct {
     {"recomputed", offsetof(struct ledger, recomputed)},
     {"relost", offsetof(struct ledger, relost)},
     {"prefilled", offsetof(struct ledger, prefilled)},
+    {"ahead", offsetof(struct ledger, ahead)},
     {"decoded", offsetof(struct ledger, decoded)},
     {"reasoning", offsetof(struct ledger, reasoning)},
     {"replayed", offsetof(struct ledger, replayed)},

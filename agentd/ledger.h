@@ -36,6 +36,7 @@ struct ledger {
                             input whose turn was cancelled. After a restart nobody knows that
                             it never was computed: it is `recomputed` then, as all of the tape
                             behind the last state commit is */
+    uint64_t ahead;      /* outside the sum: of prefilled, computed while tools still ran */
     uint64_t decoded;    /* new output */
     uint64_t reasoning;  /* of these, inside thinking */
     uint64_t replayed;   /* outside the sum: run again by a resume, overlaps restored */

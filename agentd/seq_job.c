@@ -35,6 +35,8 @@ static void run_input(struct job *job, void *ctx)
 
     (void)ctx;
     job->rc = seq_input(j->seq, j->u.input.ids, j->u.input.n, j->u.input.mode, &job->error);
+    if (!job->rc)
+        j->u.input.n_ahead = seq_ahead_tokens(j->seq);
 }
 
 void seq_job_input(struct live *s, struct seq_job *j, const uint32_t *ids, uint64_t n,
@@ -44,7 +46,41 @@ void seq_job_input(struct live *s, struct seq_job *j, const uint32_t *ids, uint6
     j->u.input.ids = ids;
     j->u.input.n = n;
     j->u.input.mode = mode;
+    j->u.input.n_ahead = 0;
+    j->is_input = true;
     submit(s, j, run_input, then);
+}
+
+static void run_ahead(struct job *job, void *ctx)
+{
+    struct seq_job *j = (struct seq_job *)job;
+
+    (void)ctx;
+    job->rc =
+        seq_ahead(j->seq, j->u.ahead.ids.v, j->u.ahead.ids.n, j->u.ahead.mode, &job->error);
+}
+
+static void ahead_done(struct live *s, struct seq_job *j)
+{
+    j->u.ahead.then(s, j);
+    ids_fini(&j->u.ahead.ids);
+    free(j);
+}
+
+struct seq_job *seq_job_ahead(struct live *s, struct ids *ids, enum prefill_mode mode,
+                              void (*then)(struct live *, struct seq_job *))
+{
+    struct seq_job *j = calloc(1, sizeof(*j));
+
+    if (!j)
+        return NULL;
+    j->seq = s->model.seq;
+    j->u.ahead.ids = *ids;
+    *ids = (struct ids)IDS_INIT(ids->max);
+    j->u.ahead.mode = mode;
+    j->u.ahead.then = then;
+    submit(s, j, run_ahead, ahead_done);
+    return j;
 }
 
 static void run_generate(struct job *job, void *ctx)
@@ -60,6 +96,7 @@ void seq_job_generate(struct live *s, struct seq_job *j, const struct generate_o
 {
     j->seq = s->model.seq;
     j->u.generate = *g;
+    j->is_input = false;
     submit(s, j, run_generate, then);
 }
 
@@ -142,6 +179,12 @@ static void run_cancel(struct job *job, void *ctx)
     seq_cancel(((struct seq_job *)job)->seq);
 }
 
+static void run_ahead_drop(struct job *job, void *ctx)
+{
+    (void)ctx;
+    seq_ahead_drop(((struct seq_job *)job)->seq);
+}
+
 static void run_free(struct job *job, void *ctx)
 {
     (void)ctx;
@@ -169,6 +212,12 @@ void seq_job_cancel(struct live *s)
 {
     if (s->model.seq)
         submit_alone(s, s->model.seq, run_cancel);
+}
+
+void seq_job_ahead_drop(struct live *s)
+{
+    if (s->model.seq)
+        submit_alone(s, s->model.seq, run_ahead_drop);
 }
 
 void seq_job_free(struct live *s, struct seq *seq)

@@ -1,14 +1,15 @@
 /* What the loop asks of the engine's thread about one sequence, as jobs.
  *
  * A session has at most one of these outstanding at a time (struct seq_job is embedded where it
- * is needed), besides cancel and free, which nobody waits for. `then` runs on the loop thread
- * with job.rc; the events of queued work follow through engine_thread's listener. Memory that
- * is handed in is borrowed until `then`. */
+ * is needed), besides ahead, and cancel and free, which nobody waits for. `then` runs on the
+ * loop thread with job.rc; the events of queued work follow through engine_thread's listener.
+ * Memory that is handed in is borrowed until `then`. */
 #ifndef AGENTD_SEQ_JOB_H
 #define AGENTD_SEQ_JOB_H
 
 #include "agentd/job.h"
 #include "engine/engine.h"
+#include "engine/ids.h"
 
 struct daemon;
 struct live;
@@ -19,12 +20,19 @@ struct seq_job {
     void (*then)(struct live *s, struct seq_job *j);
     struct engine *engine; /* for the engine's thread */
     struct seq *seq;       /* in; out of seq_job_open and _import */
+    bool is_input;         /* u.input is what counts */
     union {
         struct {
             const uint32_t *ids;
             uint64_t n;
             enum prefill_mode mode;
+            uint64_t n_ahead; /* out: of these, computed ahead and taken over */
         } input;
+        struct {
+            struct ids ids; /* owned */
+            enum prefill_mode mode;
+            void (*then)(struct live *, struct seq_job *);
+        } ahead;
         struct generate_options generate;
         struct {
             uint64_t n_tokens;            /* 0: a fresh sequence */
@@ -56,6 +64,12 @@ struct state_copy {
 
 void seq_job_input(struct live *s, struct seq_job *j, const uint32_t *ids, uint64_t n,
                    enum prefill_mode mode, void (*then)(struct live *, struct seq_job *));
+/* Gives the engine input ahead of its segment (engine.h), and empties `ids`. The job is freed
+ * after `then`, which may find the session in any state. NULL: out of memory. */
+struct seq_job *seq_job_ahead(struct live *s, struct ids *ids, enum prefill_mode mode,
+                              void (*then)(struct live *, struct seq_job *));
+/* Drops what is ahead. Nobody waits for it. */
+void seq_job_ahead_drop(struct live *s);
 void seq_job_generate(struct live *s, struct seq_job *j, const struct generate_options *g,
                       void (*then)(struct live *, struct seq_job *));
 /* A new sequence; with n_tokens > 0 its import is begun and u.open.regions say where to. */

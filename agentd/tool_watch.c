@@ -2,13 +2,14 @@
 
 #include <stdlib.h>
 
+#define FRESH_MAX_BYTES ((size_t)1 << 20) /* of one step */
+
 enum { N_POLLS = 3 };
 
 struct tool_watch {
     const struct clock *clock;
     struct tool_run *run;
-    void (*done)(void *user, struct tool_result *r);
-    void *user;
+    struct tool_watcher watcher;
     uv_poll_t polls[N_POLLS];
     int fds[N_POLLS]; /* -1: not watched (any more) */
     uv_timer_t timer;
@@ -79,9 +80,14 @@ static void update(struct tool_watch *w)
 
 static void step(struct tool_watch *w)
 {
+    AUTO(buf) struct buf fresh = BUF_INIT(FRESH_MAX_BYTES);
+    bool listens = w->watcher.output != NULL;
     struct tool_result result;
+    bool is_over = tool_run_step(w->run, now_ms(w), listens ? &fresh : NULL);
 
-    if (!tool_run_step(w->run, now_ms(w), NULL)) {
+    if (fresh.len)
+        w->watcher.output(w->watcher.user, fresh.data, fresh.len);
+    if (!is_over) {
         update(w);
         return;
     }
@@ -89,7 +95,7 @@ static void step(struct tool_watch *w)
     tool_run_take(w->run, &result);
     tool_run_free(w->run);
     w->run = NULL;
-    w->done(w->user, &result);
+    w->watcher.done(w->watcher.user, &result);
     tool_result_fini(&result);
 }
 
@@ -117,8 +123,7 @@ static enum err watch(struct tool_watch *w, uv_loop_t *loop, struct error *e)
 }
 
 enum err tool_watch_start(uv_loop_t *loop, const struct clock *clock, struct tools *tools,
-                          const struct tool_call *call,
-                          void (*done)(void *user, struct tool_result *r), void *user,
+                          const struct tool_call *call, const struct tool_watcher *watcher,
                           struct tool_watch **out, struct error *e)
 {
     struct tool_watch *w = calloc(1, sizeof(*w));
@@ -126,7 +131,7 @@ enum err tool_watch_start(uv_loop_t *loop, const struct clock *clock, struct too
 
     if (!w)
         return err_set(e, ERR_NOMEM, "tool run");
-    *w = (struct tool_watch){.clock = clock, .done = done, .user = user, .fds = {-1, -1, -1}};
+    *w = (struct tool_watch){.clock = clock, .watcher = *watcher, .fds = {-1, -1, -1}};
     if ((rc = tool_run_start(tools, call, now_ms(w), &w->run, e))) {
         free(w);
         return rc;

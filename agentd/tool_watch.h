@@ -10,13 +10,21 @@
 
 struct tool_watch;
 
-/* Starts the call and watches it. `done` runs once, from the loop, with the result to take (it
- * is finished after the call); the watch is gone then. Errors of tool_run_start, ERR_IO,
- * ERR_NOMEM: nothing runs. */
+/* Who is told, from the loop. */
+struct tool_watcher {
+    /* Once, with the result to take (it is finished after the call); the watch is gone then. */
+    void (*done)(void *user, struct tool_result *r);
+    /* Before that, any number of times: the next bytes of the output that the text of the
+     * result will begin with (tool_run_step: fresh). NULL: nobody wants them. */
+    void (*output)(void *user, const void *bytes, size_t n);
+    void *user;
+};
+
+/* Starts the call and watches it. Errors of tool_run_start, ERR_IO, ERR_NOMEM: nothing runs. */
 NODISCARD enum err tool_watch_start(uv_loop_t *loop, const struct clock *clock,
                                     struct tools *tools, const struct tool_call *call,
-                                    void (*done)(void *user, struct tool_result *r), void *user,
-                                    struct tool_watch **out, struct error *e);
+                                    const struct tool_watcher *watcher, struct tool_watch **out,
+                                    struct error *e);
 /* Kills the tool; `done` follows. */
 void tool_watch_cancel(struct tool_watch *w);
 /* Kills the tool and forgets it; `done` does not follow. */

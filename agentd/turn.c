@@ -200,6 +200,7 @@ void turn_over(struct turn *t, const char *reason)
     struct live *s = t->session;
 
     turn_move(t, TURN_OVER);
+    turn_ahead_end(t);
     live_pin(s);
     s->end.is_known = false;
     s->used_ns = daemon_now_ns(s->daemon);

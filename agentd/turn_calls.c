@@ -22,7 +22,9 @@ void tool_step_free(struct tool_step *ts)
         free(c->arguments);
         free(c->result);
         free(c->spill);
+        buf_fini(&c->output);
     }
+    step_ahead_free(ts->ahead);
     free(ts->calls);
     free(ts->note);
     free(ts);
@@ -187,6 +189,7 @@ static bool step_call_init(struct turn *t, struct tool_step *ts, uint32_t i, con
     turn_item_id(t, ts->step, what, c->id);
     c->turn = t;
     c->index = i;
+    buf_init(&c->output, STEP_OUTPUT_MAX);
     c->name = strdup(name);
     c->arguments = strdup(arguments);
     return c->name && c->arguments;

@@ -176,8 +176,11 @@ static void queued(struct live *s, struct seq_job *j)
 {
     struct turn *t = s->turn;
 
-    if (!j->job.rc)
-        return; /* its events follow */
+    if (!j->job.rc) { /* its events follow */
+        if (j->is_input)
+            t->ledger.ahead += j->u.input.n_ahead;
+        return;
+    }
     t->engine_busy = false;
     turn_fail(t, j->job.rc, &j->job.error);
     (void)turn_stops(t);
@@ -191,6 +194,7 @@ static void queue_segment(struct turn *t, const struct segment *seg)
     uint64_t from = s->model.position, to = seg->start + seg->len;
 
     t->engine_busy = true;
+    t->is_ahead = false; /* the engine takes it over, or drops it */
     if (seg->kind == SEGMENT_INPUT) {
         seq_job_input(s, &t->job, f->ids + (from - f->first), to - from, seg->mode, queued);
         return;

@@ -58,7 +58,11 @@ struct run {
     struct seq_digest digest;
 };
 
+struct step_ahead;
 struct tool_watch;
+
+/* Most bytes of a running tool's output that are kept for computing ahead. */
+#define STEP_OUTPUT_MAX ((size_t)256 << 10)
 
 /* One call of a step, until its result is on the tape. */
 struct step_call {
@@ -74,6 +78,7 @@ struct step_call {
     size_t n_result;
     char *spill;
     uint64_t spill_bytes;
+    struct buf output;        /* while it runs: bytes that its result will begin with */
     struct tool_watch *watch; /* running here */
     uv_timer_t *deadline;     /* of an approval or a client's answer; freed by its close */
     bool committing;          /* a commit of this call is under way */
@@ -88,6 +93,7 @@ struct tool_step {
     bool stop_loop; /* the loop guard ends the turn instead of running these */
     bool opening;   /* the calls are being begun */
     uint64_t t0_ns;
+    struct step_ahead *ahead; /* turn_ahead.c; NULL: nothing is computed ahead */
 };
 
 /* Identical calls in a row, over the steps of a turn. */
@@ -139,6 +145,7 @@ struct turn {
     struct error error;
     bool engine_busy; /* work is queued on the sequence: an ENGINE_DONE will come */
     bool input_waits; /* FEED waits for saver_holds_input to end */
+    bool is_ahead;    /* the engine was given input that is not on the tape */
 
     struct restore *restore;
     struct feed feed;
@@ -328,6 +335,18 @@ void turn_tools_cancel(struct turn *t);
 void turn_tools_drop(struct tool_step *ts);
 /* Asks a new reader for the approvals that are due. */
 void turn_repeat_approvals(const struct turn *t, struct subscription *to);
+
+/* ---- turn_ahead.c ----------------------------------------------------------------- */
+
+/* Begins to compute results ahead, from what is known of them. */
+void turn_ahead_begin(struct turn *t);
+/* A running call wrote bytes that its result will hold at this place. */
+void turn_ahead_output(struct step_call *c, const void *bytes, size_t n);
+/* To be called when a call has its outcome. */
+void turn_ahead_advance(struct turn *t);
+/* The turn ends, or its next input is queued: nothing is ahead any more. */
+void turn_ahead_end(struct turn *t);
+void step_ahead_free(struct step_ahead *a);
 
 #define LOOP_NOTE 3 /* identical calls in a row that draw a note */
 #define LOOP_STOP 5 /* that stop the turn */

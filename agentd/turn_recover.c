@@ -90,7 +90,8 @@ static bool add_call(struct found *f, const struct tape_call *call)
     *c = (struct step_call){.index = call->index,
                             .status = call->status,
                             .is_error = call->is_error,
-                            .spill_bytes = call->spill_bytes};
+                            .spill_bytes = call->spill_bytes,
+                            .output = BUF_INIT(STEP_OUTPUT_MAX)};
     snprintf(c->id, sizeof(c->id), "%s", call->id);
     c->name = copy(call->name);
     c->arguments = copy(call->arguments);

@@ -78,6 +78,12 @@ static void commit_outcome(struct turn *t, struct step_call *call)
     call->committing = true;
     c->user = call;
     commit_submit(c, outcome_then);
+    turn_ahead_advance(t);
+}
+
+static void on_tool_output(void *user, const void *bytes, size_t n)
+{
+    turn_ahead_output(user, bytes, n);
 }
 
 static void on_tool_done(void *user, struct tool_result *r)
@@ -136,7 +142,9 @@ static void start(struct turn *t, struct step_call *c)
         call.spill_path = spill;
     else
         log_warn("no spill file for call=%s: %s", c->id, e.msg);
-    if (tool_watch_start(d->loop, d->clock, d->tools, &call, on_tool_done, c, &c->watch, &e)) {
+    const struct tool_watcher watcher = {
+        .done = on_tool_done, .output = on_tool_output, .user = c};
+    if (tool_watch_start(d->loop, d->clock, d->tools, &call, &watcher, &c->watch, &e)) {
         int n = snprintf(text, sizeof(text), "[not run: %s]", e.msg);
         step_call_set(c, CALL_FAILED, true, text, (size_t)n);
         commit_outcome(t, c);
@@ -430,6 +438,7 @@ void turn_tools(struct turn *t)
             commit_outcome(t, c); /* interrupted: found so after a restart */
     }
     ts->opening = false;
+    turn_ahead_begin(t);
     settle(t);
 }
 
