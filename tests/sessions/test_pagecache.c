@@ -62,7 +62,7 @@ static bool run_seed(uint64_t seed, unsigned lies, struct load *sum)
     static const enum layout_shape shapes[] = {LAYOUT_ODD, LAYOUT_PAGES, LAYOUT_TIP};
     t.l = load_new(seed, shapes[seed % 3]);
     t.l->loud = getenv("AGENTD_SEED") != NULL;
-    store_fixture_init(&t.f, false);
+    store_fixture_init_in_memory(&t.f);
     t.f.options.no_direct_io = true;
     t.f.options.aio = (struct aio_options){.no_ring = true, .n_threads = 1};
     t.f.options.pack_bytes = load_draw(t.l, 2) ? 100000 : 0;

@@ -5,11 +5,10 @@
 
 #include "tests/support/test.h"
 
-void store_fixture_init(struct store_fixture *f, bool on_disk)
+static void init_in(struct store_fixture *f, const char *folder)
 {
     memset(f, 0, sizeof *f);
-    bool in_memory = !on_disk && !getenv("AGENTD_SLOW") && access("/dev/shm", W_OK) == 0;
-    snprintf(f->dir, sizeof f->dir, "%s/agentd-store-XXXXXX", in_memory ? "/dev/shm" : "/tmp");
+    snprintf(f->dir, sizeof f->dir, "%s/agentd-store-XXXXXX", folder);
     assert_non_null(mkdtemp(f->dir));
     snprintf(f->db, sizeof f->db, "%s/data/agentd.db", f->dir);
     snprintf(f->packs, sizeof f->packs, "%s/packs", f->dir);
@@ -20,6 +19,20 @@ void store_fixture_init(struct store_fixture *f, bool on_disk)
                                         .state_dir = f->state,
                                         .block_tokens = 16,
                                         .clock = &f->clock.clock};
+}
+
+void store_fixture_init(struct store_fixture *f, bool on_disk)
+{
+    if (!on_disk && !getenv("AGENTD_SLOW")) {
+        store_fixture_init_in_memory(f);
+        return;
+    }
+    init_in(f, "/tmp");
+}
+
+void store_fixture_init_in_memory(struct store_fixture *f)
+{
+    init_in(f, access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
 }
 
 void store_fixture_fini(struct store_fixture *f)

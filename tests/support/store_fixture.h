@@ -19,6 +19,8 @@ struct store_fixture {
 /* Makes the folder; opens nothing. In memory where there is such a place (a commit then costs
  * no fsync of a disk), unless on_disk or AGENTD_SLOW asks for one that takes O_DIRECT. */
 void store_fixture_init(struct store_fixture *f, bool on_disk);
+/* In memory also when slow: for tests that bring a disk of their own. */
+void store_fixture_init_in_memory(struct store_fixture *f);
 /* Closes the store, removes the folder. */
 void store_fixture_fini(struct store_fixture *f);
 enum err store_fixture_open(struct store_fixture *f, struct error *e);

@@ -9,6 +9,8 @@
 #include "sessions/gc.h"
 #include "tests/support/test.h"
 
+#define MAX_APPEND 40
+
 const char *const load_kind_names[LOAD_KINDS] = {
     "new",     "append", "finish-call", "save",  "restore", "fork",   "rewind",
     "compact", "remove", "gc",          "purge", "export",  "import", "reopen"};
@@ -90,11 +92,23 @@ static void go(struct load *l)
 {
     l->op.begun = true;
     tell(l, "");
+    if (l->fault.n) {
+        fault_use_errno(l->fault.sys);
+        fault_arm(l->fault.action, NULL, l->fault.n);
+    }
+}
+
+/* It has answered. */
+static void came_back(struct load *l)
+{
+    if (l->fault.n)
+        l->fault.fired = fault_disarm() || l->fault.fired;
 }
 
 /* The store says that it has. */
 static bool done(struct load *l)
 {
+    came_back(l);
     for (size_t i = 0; i < l->op.n; i++)
         l->sessions[l->op.slot[i]] = l->op.after[i];
     l->n_done[l->op.kind]++;
@@ -104,18 +118,33 @@ static bool done(struct load *l)
 
 static bool failed(struct load *l, const struct error *e)
 {
+    came_back(l);
+    l->op.refused = true;
     return wrong(l, "%s: %s", load_kind_names[l->op.kind], e->msg);
 }
 
-/* A session that exists (want) or a slot without one; LOAD_SESSIONS: there is none. */
-static size_t pick(struct load *l, bool want)
+/* Whether an operation has something to do in this slot. */
+static bool fits(const struct load *l, enum load_kind kind, size_t slot)
+{
+    const struct load_session *s = &l->sessions[slot];
+    if (kind == LOAD_NEW || kind == LOAD_IMPORT)
+        return !s->exists;
+    if (!s->exists)
+        return false;
+    if (kind == LOAD_APPEND)
+        return s->n_tokens + MAX_APPEND <= LOAD_TOKENS && s->n_events < LOAD_EVENTS;
+    if (kind == LOAD_FINISH_CALL)
+        return s->n_open_calls > 0;
+    return kind != LOAD_SAVE || s->saved < s->n_tokens;
+}
+
+/* LOAD_SESSIONS: there is none. */
+static size_t pick(struct load *l, enum load_kind kind)
 {
     size_t start = load_draw(l, LOAD_SESSIONS);
-    for (size_t i = 0; i < LOAD_SESSIONS; i++) {
-        size_t slot = (start + i) % LOAD_SESSIONS;
-        if (l->sessions[slot].exists == want)
-            return slot;
-    }
+    for (size_t i = 0; i < LOAD_SESSIONS; i++)
+        if (fits(l, kind, (start + i) % LOAD_SESSIONS))
+            return (start + i) % LOAD_SESSIONS;
     return LOAD_SESSIONS;
 }
 
@@ -228,6 +257,7 @@ static bool settle(struct load *l, struct store *st)
     }
     l->n_cut[l->op.kind]++;
     l->op.begun = false;
+    after = after && !l->op.refused;
     tell(l, before ? "cut, did not happen: " : "cut, happened: ");
     if (!before && !after)
         return not_as_wanted(l, load_kind_names[l->op.kind], &l->op.after[0], &have[0]);
@@ -264,7 +294,7 @@ static bool id_of(struct load *l, struct store *st, const char *name, char id[SE
     struct error e;
     AUTO(session_info) struct session_info s = {0};
     if (session_find(st, name, &s, &e))
-        return failed(l, &e);
+        return wrong(l, "find %s: %s", name, e.msg);
     snprintf(id, SESSION_ID_CAP, "%s", s.id);
     return true;
 }
@@ -276,9 +306,7 @@ static bool op_append(struct load *l, struct store_fixture *f, size_t slot)
     struct error e;
     char id[SESSION_ID_CAP], call_id[24];
     struct load_session *s = begin(l, LOAD_APPEND, slot);
-    uint64_t n = 1 + load_draw(l, 40), at = s->n_tokens;
-    if (at + n > LOAD_TOKENS || s->n_events == LOAD_EVENTS)
-        return true;
+    uint64_t n = 1 + load_draw(l, MAX_APPEND), at = s->n_tokens;
     uint32_t salt = load_draw(l, 2) ? 0 : (uint32_t)load_draw(l, 1000);
     for (uint64_t i = at; i < at + n; i++)
         s->ids[i] = (uint32_t)(i * 7919 + salt);
@@ -323,12 +351,10 @@ static bool op_finish_call(struct load *l, struct store_fixture *f, size_t slot)
     struct error e;
     char id[SESSION_ID_CAP], call_id[TAPE_ID_CAP] = "";
     struct load_session *s = begin(l, LOAD_FINISH_CALL, slot);
-    if (!s->n_open_calls)
-        return true;
     if (!id_of(l, f->st, s->name, id))
         return false;
     if (tape_calls(f->st, id, NULL, true, first_call, call_id, &e))
-        return failed(l, &e);
+        return wrong(l, "calls of %s: %s", s->name, e.msg);
     struct tape_call call = {
         .id = call_id, .status = CALL_DONE, .result = "result", .n_result = 6};
     struct tape_commit c = {.session = id, .calls = &call, .n_calls = 1};
@@ -358,14 +384,12 @@ static bool op_save(struct load *l, struct store_fixture *f, size_t slot)
     AUTO(state_image) struct state_image image = {0};
     struct load_session *s = begin(l, LOAD_SAVE, slot);
     uint64_t from = s->saved, to = s->n_tokens;
-    if (to == from)
-        return true;
     if (load_draw(l, 4) == 0)
         to = from + 1 + load_draw(l, to - from);
     if (!id_of(l, f->st, s->name, id))
         return false;
     if (tape_load(f->st, id, &t, &e))
-        return failed(l, &e);
+        return wrong(l, "load %s: %s", s->name, e.msg);
     state_image_make(&image, &l->layout, t.ids, to);
     s->has_tip = load_draw(l, 4) != 0;
     s->saved = to;
@@ -462,6 +486,7 @@ static uint64_t cut_at(struct load *l, struct load_session *s, bool may_be_0)
 /* The position of the newest state is the store's to say; the model asks once it is there. */
 static bool ask(struct load *l, struct store_fixture *f)
 {
+    came_back(l);
     for (size_t i = 0; i < l->op.n; i++) {
         struct load_session have, *want = &l->op.after[i];
         char id[SESSION_ID_CAP];
@@ -578,6 +603,7 @@ static bool op_export(struct load *l, struct store_fixture *f, size_t slot)
     go(l);
     if (bundle_export(f->st, &x, NULL, &e))
         return failed(l, &e);
+    came_back(l);
     if (!hash_bundle(f, l->export_hash))
         return wrong(l, "the bundle is not there");
     l->exported = l->sessions[slot];
@@ -647,23 +673,25 @@ static enum load_kind draw_kind(struct load *l)
     return kind;
 }
 
-static bool is_making(enum load_kind kind)
-{
-    return kind == LOAD_NEW || kind == LOAD_FORK || kind == LOAD_REWIND ||
-           kind == LOAD_COMPACT || kind == LOAD_IMPORT;
-}
-
 bool load_step(struct load *l, struct store_fixture *f)
 {
-    enum load_kind kind = draw_kind(l);
-    size_t slot = pick(l, true), free_slot = pick(l, false);
-    if (slot == LOAD_SESSIONS)
-        kind = LOAD_NEW;
-    else if (free_slot == LOAD_SESSIONS && is_making(kind))
-        kind = LOAD_REMOVE;
+    return load_run(l, f, draw_kind(l));
+}
+
+bool load_run(struct load *l, struct store_fixture *f, enum load_kind kind)
+{
+    bool makes_one_more = kind == LOAD_FORK || kind == LOAD_REWIND || kind == LOAD_COMPACT;
+    size_t free_slot = pick(l, LOAD_NEW), slot = pick(l, kind);
+    if (free_slot == LOAD_SESSIONS && makes_one_more)
+        slot = LOAD_SESSIONS;
+    /* Where there is nothing to do there is something to make room or to begin with. */
+    if (slot == LOAD_SESSIONS) {
+        kind = free_slot == LOAD_SESSIONS ? LOAD_REMOVE : LOAD_NEW;
+        slot = kind == LOAD_NEW ? free_slot : pick(l, kind);
+    }
     switch (kind) {
     case LOAD_NEW:
-        return op_new(l, f, free_slot);
+        return op_new(l, f, slot);
     case LOAD_APPEND:
         return op_append(l, f, slot);
     case LOAD_FINISH_CALL:
@@ -685,7 +713,7 @@ bool load_step(struct load *l, struct store_fixture *f)
     case LOAD_EXPORT:
         return op_export(l, f, slot);
     case LOAD_IMPORT:
-        return op_import(l, f, free_slot);
+        return op_import(l, f, slot);
     case LOAD_REOPEN:
         return op_reopen(l, f);
     case LOAD_KINDS:
@@ -708,7 +736,7 @@ static bool check_counters(struct load *l, struct store *st)
     struct store_counters c;
     store_count(st, &c);
     if (c.extents_damaged || c.rows_damaged || c.rows_dropped || c.commits_lost ||
-        c.sessions_damaged || c.packs_killed || c.chunks_rebuilt)
+        c.sessions_damaged || c.chunks_rebuilt || (c.packs_killed && !l->fault.fired))
         return wrong(l,
                      "damage: extents %llu rows %llu dropped %llu commits lost %llu sessions "
                      "%llu packs killed %llu chunks %llu",

@@ -8,6 +8,7 @@
 #ifndef TESTS_SUPPORT_STORE_LOAD_H
 #define TESTS_SUPPORT_STORE_LOAD_H
 
+#include "base/fault.h"
 #include "base/hash.h"
 #include "tests/support/state_fixture.h"
 
@@ -47,9 +48,18 @@ struct load_session {
 };
 #define LOAD_ANY UINT64_MAX
 
+/* A fault for the store's part of the next operation (base/fault.h). */
+struct load_fault {
+    enum fault_action action;
+    int sys;    /* errno, 0: each point's own */
+    uint64_t n; /* 0: none */
+    bool fired; /* set by the operation: there was such a point */
+};
+
 /* An operation that has begun, and what the sessions it touches are after it. */
 struct load_op {
     bool begun;
+    bool refused; /* and the store has said so: then it did not happen */
     enum load_kind kind;
     size_t n;
     size_t slot[2];
@@ -64,6 +74,7 @@ struct load {
     bool has_export;
     uint8_t export_hash[HASH_BYTES];
     struct load_op op;
+    struct load_fault fault;
     uint64_t n_done[LOAD_KINDS], n_cut[LOAD_KINDS]; /* operations; those cut by a crash */
     uint64_t n_went_through;                        /* of the cut ones */
     bool loud;                                      /* a line for each operation, to stderr */
@@ -75,8 +86,10 @@ struct load *load_new(uint64_t seed, enum layout_shape shape);
 void load_free(struct load *l);
 uint64_t load_draw(struct load *l, uint64_t below);
 
-/* One operation on f->st. False: it failed, or what it gave is wrong. */
+/* One operation on f->st. False: it failed (op.refused), or what it gave is wrong. */
 bool load_step(struct load *l, struct store_fixture *f);
+/* One of this kind, if there is a session and room for it. */
+bool load_run(struct load *l, struct store_fixture *f, enum load_kind kind);
 /* Compares an open store with the model, whatever was cut before; restores the state of every
  * session and compares it byte by byte. False: the store is wrong. */
 bool load_check(struct load *l, struct store_fixture *f);
