@@ -40,6 +40,7 @@ struct head_receipt {
     uint64_t position;                  /* = to */
     uint64_t commit;                    /* number of this state commit in the store */
     uint64_t bytes_written;             /* extents, header pages included */
+    uint64_t bytes_tail, bytes_tip;     /* of these; the rest are blocks */
     uint32_t blocks_new, blocks_shared; /* blocks completed by this save: written / found */
     uint64_t retry_from;                /* set with ERR_CORRUPT */
 };

@@ -322,7 +322,10 @@ static enum err write_extent(struct save *v, const struct extent *x, struct exte
     row->commit = x->commit;
     memcpy(row->digest, x->digest, sizeof row->digest);
     snprintf(row->numerics, sizeof row->numerics, "%s", x->numerics);
-    v->receipt.bytes_written += (uint64_t)x->pages * EXTENT_PAGE;
+    uint64_t n = (uint64_t)x->pages * EXTENT_PAGE;
+    v->receipt.bytes_written += n;
+    v->receipt.bytes_tail += x->kind == EXTENT_TAIL ? n : 0;
+    v->receipt.bytes_tip += x->kind == EXTENT_TIP ? n : 0;
     return OK;
 }
 
