@@ -22,6 +22,8 @@ enum err model_open(const struct model_options *o, struct engine **out, struct e
         .draft_tokens = (uint32_t)o->draft,
         .expert_ram = o->expert_ram,
         .engram_ram = o->engram_ram,
+        .kv_resident = o->kv_resident,
+        .spill_dir = o->spill_dir,
         .digests = true,
     };
 
@@ -45,6 +47,7 @@ void model_args(const struct model_options *o, struct model_args *out)
     snprintf(out->draft, sizeof(out->draft), "%" PRId64, o->draft);
     snprintf(out->expert_ram, sizeof(out->expert_ram), "%" PRIu64, o->expert_ram);
     snprintf(out->engram_ram, sizeof(out->engram_ram), "%" PRIu64, o->engram_ram);
+    snprintf(out->kv_resident, sizeof(out->kv_resident), "%" PRIu64, o->kv_resident);
     if (o->model) {
         v[n++] = "--model";
         v[n++] = o->model;
@@ -71,5 +74,7 @@ void model_args(const struct model_options *o, struct model_args *out)
     v[n++] = out->expert_ram;
     v[n++] = "--engram-ram";
     v[n++] = out->engram_ram;
+    v[n++] = "--kv-resident";
+    v[n++] = out->kv_resident;
     v[n] = NULL;
 }

@@ -11,8 +11,9 @@ struct model_options {
     const char *engine;     /* "script:FILE"; NULL: the checkpoint itself */
     int backend, precision; /* indices of the tables in model_options.c */
     const char *isa;
+    const char *spill_dir; /* no option of its own; NULL: the engine's default */
     int64_t threads, chunk, draft;
-    uint64_t expert_ram, engram_ram; /* budgets in bytes; 0: none */
+    uint64_t expert_ram, engram_ram, kv_resident; /* budgets in bytes; 0: none */
 };
 
 /* Entries for a command's option table; `base` is the offset of the struct model_options. */
@@ -77,6 +78,16 @@ extern const char *const model_backends[], *const model_precisions[];
          NULL,                                                                                 \
          "memory for rows of Engram tables (default: 0, mapped)",                              \
          false},                                                                               \
+        {"kv-resident",                                                                        \
+         0,                                                                                    \
+         OPTION_BYTES,                                                                         \
+         offsetof(type, member.kv_resident),                                                   \
+         "BYTES",                                                                              \
+         0,                                                                                    \
+         0,                                                                                    \
+         NULL,                                                                                 \
+         "memory for main KV rows, the others are spilled (default: 0, all in memory)",        \
+         false},                                                                               \
     {                                                                                          \
         "draft", 0, OPTION_INT, offsetof(type, member.draft), "N", 0, 15, NULL,                \
             "tokens that the draft layers guess ahead (default: 0, off)", false                \
@@ -92,7 +103,7 @@ NODISCARD enum err model_open(const struct model_options *o, struct engine **out
  * `scratch`; the rest is borrowed from o. */
 struct model_args {
     const char *argv[MODEL_ARGS];
-    char threads[24], chunk[24], draft[24], expert_ram[24], engram_ram[24];
+    char threads[24], chunk[24], draft[24], expert_ram[24], engram_ram[24], kv_resident[24];
 };
 void model_args(const struct model_options *o, struct model_args *out);
 

@@ -166,6 +166,7 @@ static enum err open_all(struct service *s, struct error *e)
 
     if ((rc = listen_open(&s->listen, s->socket, e)) || (rc = open_store(s, &so, e)))
         return rc;
+    s->options.model.spill_dir = s->packs; /* the disk that is meant for rows */
     if ((rc = model_open(&s->options.model, &s->engine, e)))
         return err_wrap(e, rc, "model");
     return open_tools(s, e);

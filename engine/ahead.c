@@ -48,6 +48,7 @@ static void close_ahead(struct model_seq *s)
 {
     struct ahead *a = s->ahead;
     s->ahead = NULL;
+    s->kv.n_firm = UINT64_MAX;
     kv_rest_fini(&a->base.kv);
     free(a->base.last);
     held_fini(model_of_seq(s), &a->held);

@@ -46,6 +46,8 @@ struct engine_options {
      * below it ERR_LIMIT names that; none changes a bit of what is computed. */
     uint64_t expert_ram;   /* routed experts in memory; without, they are mapped */
     uint64_t engram_ram;   /* rows of Engram tables in memory; without, they are mapped */
+    uint64_t kv_resident;  /* main KV rows in memory, of all sequences; without, all of them */
+    const char *spill_dir; /* for rows that are not in memory; NULL: TMPDIR, else /var/tmp */
     bool digests;          /* keep a running digest of the logits of every computed row */
     bool no_weight_digest; /* `score` and benches: skip hashing the shards (no fingerprint) */
 };
@@ -78,11 +80,11 @@ const struct engine_info *engine_describe(const struct engine *m);
 /* What is kept in memory of things that are too large for it, and how well that goes. Sums
  * since the engine was opened. */
 struct engine_tier {
-    const char *name;        /* "experts", "engram"; static */
+    const char *name;        /* "experts", "engram", "kv"; static */
     uint64_t budget_bytes;   /* as given; 0: none */
     uint64_t minimum_bytes;  /* the smallest budget */
     uint64_t resident_bytes; /* taken of the budget so far */
-    uint64_t hits, misses;   /* what a run asked for: whole experts, rows */
+    uint64_t hits, misses;   /* what a run asked for: whole experts, rows, pages of rows */
     uint64_t read_bytes;     /* from the disk */
     uint64_t stall_ns;       /* the engine waited for the disk */
 };

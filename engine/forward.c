@@ -63,6 +63,7 @@ static size_t list_buffers(const struct model *m, struct work *w, size_t cap,
     ADD(row_cos, cap * half * f);
     ADD(row_sin, cap * half * f);
     ADD(sel, cap * c->index_topk * sizeof(int32_t));
+    ADD(sel_at, m->kv_pages ? cap * c->index_topk * sizeof(int32_t) : 0);
     ADD(blocks, cap * c->candidate_blocks * sizeof(int32_t));
     ADD(experts, cap * n_active * sizeof(int32_t));
     ADD(ids, cap * sizeof(uint32_t));
@@ -212,6 +213,7 @@ enum err forward_begin(struct model *m, const struct run *r, struct error *e)
         return rc;
     struct work *b = m->work;
     m->broken = (struct error){0};
+    m->gathered.is_valid = false;
     if (m->config.n_engram && !r->block)
         hash_ids(m, r);
     if (r->n_next)
@@ -322,8 +324,9 @@ uint32_t forward_end(struct model *m, const struct run *r)
 
 enum err forward_run(struct model *m, const struct run *r, uint32_t *n_out, struct error *e)
 {
-    enum err rc = forward_begin(m, r, e);
-    if (rc)
+    bool adds_rows = !r->replay && !r->held;
+    enum err rc = adds_rows ? kv_make_room(r->kv, r->kv->n_tokens, r->n, e) : OK;
+    if (rc || (rc = forward_begin(m, r, e)))
         return rc;
     struct held held = r->held ? *r->held : (struct held){0};
     if (r->held)

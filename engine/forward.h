@@ -67,6 +67,7 @@ struct work {
     float *plain_cos, *plain_sin, *yarn_cos, *yarn_sin; /* [cap][rope_dim/2] for the tokens */
     float *row_cos, *row_sin;                           /* [cap][rope_dim/2] for new rows */
     int32_t *sel;     /* [cap][index_topk] selection of the latest index source */
+    int32_t *sel_at;  /* [cap][index_topk] the same, among the rows that are gathered */
     int32_t *blocks;  /* [cap][candidate_blocks] of the candidate source */
     int32_t *experts; /* [cap][n_active] */
     uint32_t *ids;

@@ -1,5 +1,7 @@
 #include "engine/kv.h"
 
+#include "engine/kv_pages.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -60,9 +62,10 @@ static size_t plane_size(const struct kv_shape *s, uint32_t plane, uint64_t n_to
     return page_round(state_rows(&s->planes[plane], n_tokens) * s->planes[plane].row_bytes);
 }
 
-enum err kv_init(struct kv *kv, const struct kv_shape *s, struct error *e)
+enum err kv_init(struct kv *kv, const struct kv_shape *s, struct kv_pages *pages,
+                 struct error *e)
 {
-    *kv = (struct kv){.shape = s};
+    *kv = (struct kv){.shape = s, .pages = pages, .n_firm = UINT64_MAX};
     kv->ring = calloc((size_t)s->n_rings * s->window, s->ring_row);
     kv->pending = calloc((size_t)s->n_sources + 1, 2 * s->head_dim * sizeof(float));
     if (!kv->ring || !kv->pending) {
@@ -85,8 +88,20 @@ enum err kv_init(struct kv *kv, const struct kv_shape *s, struct error *e)
     return OK;
 }
 
+static void drop_pages(struct kv *kv)
+{
+    if (!kv->has_joined)
+        return;
+    for (uint32_t i = 0; i < kv->shape->n_sources; i++) {
+        kv_pages_drop(kv->pages, kv->page[i], kv->cold[i] / kv_pages_rows(kv->pages, i));
+        free(kv->page[i]);
+    }
+    kv_pages_leave(kv->pages, kv->owner);
+}
+
 void kv_fini(struct kv *kv)
 {
+    drop_pages(kv);
     for (uint32_t i = 0; i < STATE_MAX_PLANES; i++)
         if (kv->plane[i])
             munmap(kv->plane[i], kv->plane_bytes[i]);
@@ -103,6 +118,12 @@ enum err kv_reserve(struct kv *kv, uint64_t n_tokens, struct error *e)
                        s->max_tokens);
     if (n_tokens <= kv->reserved)
         return OK;
+    if (kv->pages && !kv->has_joined) {
+        enum err rc = kv_pages_join(kv->pages, &kv->owner, e);
+        if (rc)
+            return rc;
+        kv->has_joined = true;
+    }
     for (uint32_t i = 0; i < s->n_planes; i++) {
         size_t n = plane_size(s, i, n_tokens);
         if (n && mprotect(kv->plane[i], n, PROT_READ | PROT_WRITE))
@@ -110,6 +131,98 @@ enum err kv_reserve(struct kv *kv, uint64_t n_tokens, struct error *e)
                            s->planes[i].name, n_tokens, strerror(errno));
     }
     kv->reserved = n_tokens;
+    return OK;
+}
+
+/* ---- rows that are not in memory -----------------------------------------------------------
+ */
+
+/* Rows of source i from cold[i] up to `to`, whole pages, go to the spill file. */
+static enum err spill(struct kv *kv, uint32_t i, uint64_t to, struct error *e)
+{
+    uint32_t per_page = kv_pages_rows(kv->pages, i);
+    size_t had = kv->cold[i] / per_page, n = to / per_page - had;
+    if (had + n > kv->cap_page[i]) {
+        size_t cap = 2 * (had + n);
+        struct kv_page *more = reallocarray(kv->page[i], cap, sizeof(*more));
+        if (!more)
+            return err_set(e, ERR_NOMEM, "%zu pages of KV rows", cap);
+        kv->page[i] = more;
+        kv->cap_page[i] = cap;
+    }
+    enum err rc =
+        kv_pages_write(kv->pages, i, kv_rows(kv, i, kv->cold[i]), n, kv->page[i] + had, e);
+    if (rc)
+        return err_wrap(e, rc, "plane %s", kv->shape->planes[2 * (size_t)i].name);
+    size_t row = kv->shape->planes[2 * (size_t)i].row_bytes, page = page_round(1);
+    size_t from = kv->cold[i] * row / page * page, end = to * row / page * page;
+    /* Advice that is refused costs memory and nothing else. */
+    if (end > from)
+        (void)madvise(kv->plane[2 * (size_t)i] + from, end - from, MADV_DONTNEED);
+    kv->cold[i] = to;
+    return OK;
+}
+
+enum err kv_make_room(struct kv *kv, uint64_t below, uint64_t n, struct error *e)
+{
+    if (below > kv->n_firm)
+        below = kv->n_firm;
+    for (uint32_t i = 0; kv->pages && i < kv->shape->n_sources; i++) {
+        const struct plane_spec *p = &kv->shape->planes[2 * (size_t)i];
+        uint64_t rows = state_rows(p, kv->n_tokens > below ? kv->n_tokens : below);
+        uint64_t after = rows + (n + p->ratio - 1) / p->ratio;
+        uint64_t most = kv_pages_tail_rows(kv->pages, i);
+        if (after - kv->cold[i] <= most)
+            continue;
+        uint64_t firm = state_rows(p, below);
+        uint64_t to = firm / kv_pages_rows(kv->pages, i) * kv_pages_rows(kv->pages, i);
+        enum err rc = to > kv->cold[i] ? spill(kv, i, to, e) : OK;
+        if (rc)
+            return rc;
+        if (after - kv->cold[i] > most)
+            return err_set(e, ERR_LIMIT,
+                           "plane %s: %" PRIu64
+                           " rows may be dropped still, memory is for %" PRIu64,
+                           p->name, after - kv->cold[i], most);
+    }
+    return OK;
+}
+
+/* Cold rows of source i. */
+static enum err read_cold(const struct kv *kv, uint32_t i, uint64_t row0, uint64_t n,
+                          uint8_t *dst, struct error *e)
+{
+    uint32_t per_page = kv_pages_rows(kv->pages, i);
+    size_t row = kv->shape->planes[2 * (size_t)i].row_bytes;
+    while (n) {
+        struct kv_want want[64];
+        size_t n_want = 0;
+        for (; n && n_want < sizeof(want) / sizeof(*want); n_want++) {
+            uint32_t first = (uint32_t)(row0 % per_page);
+            uint32_t take = n < per_page - first ? (uint32_t)n : per_page - first;
+            want[n_want] = (struct kv_want){(uint32_t)(row0 / per_page), first, take, dst};
+            row0 += take;
+            n -= take;
+            dst += take * row;
+        }
+        enum err rc = kv_pages_read(kv->pages, kv->owner, i, kv->page[i], want, n_want, e);
+        if (rc)
+            return rc;
+    }
+    return OK;
+}
+
+enum err kv_copy_rows(const struct kv *kv, uint32_t plane, uint64_t row0, uint64_t n, void *dst,
+                      struct error *e)
+{
+    size_t row = kv->shape->planes[plane].row_bytes;
+    uint64_t cold = plane % 2 || !kv->pages ? 0 : kv->cold[plane / 2];
+    uint64_t n_cold = row0 >= cold ? 0 : cold - row0 < n ? cold - row0 : n;
+    enum err rc = n_cold ? read_cold(kv, plane / 2, row0, n_cold, dst, e) : OK;
+    if (rc)
+        return rc;
+    memcpy((uint8_t *)dst + n_cold * row, kv->plane[plane] + (row0 + n_cold) * row,
+           (n - n_cold) * row);
     return OK;
 }
 
@@ -128,6 +241,7 @@ enum err kv_put_aside(struct kv *kv, struct kv_rest *out, struct error *e)
     memcpy(copy.pending, kv->pending, pending);
     memcpy(copy.lo, kv->lo, sizeof(copy.lo));
     kv_swap(kv, &copy);
+    kv->n_firm = kv->n_tokens;
     *out = copy;
     return OK;
 }

@@ -10,6 +10,10 @@
  * path (a clipped prefill, a replay) and is not read. Draft layers have rings like the layers
  * above the last KV source: their keys come from what the target computed for a position.
  *
+ * With a budget (kv_pages.h) the rows of main planes below cold[source] are no longer where
+ * they were written: kv_copy_rows() and kv_gather() find them, kv_rows() may only be asked for
+ * those above.
+ *
  * Memory is the host's: one thread, the engine's. */
 #ifndef ENGINE_KV_H
 #define ENGINE_KV_H
@@ -40,8 +44,18 @@ struct kv_shape {
 
 void kv_shape_init(struct kv_shape *s, const struct config *c, enum precision precision);
 
+struct kv_pages;
+struct kv_page;
+
 struct kv {
     const struct kv_shape *shape;
+    struct kv_pages *pages; /* NULL: no budget, nothing is cold */
+    bool has_joined;
+    uint32_t owner;                    /* its name there */
+    uint64_t cold[CONFIG_MAX_SOURCES]; /* rows, whole pages */
+    struct kv_page *page[CONFIG_MAX_SOURCES];
+    size_t cap_page[CONFIG_MAX_SOURCES];
+    uint64_t n_firm;   /* rows of tokens from here on may be dropped: they stay in the tail */
     uint64_t n_tokens; /* committed */
     uint64_t reserved; /* tokens there is memory for */
     uint8_t *plane[STATE_MAX_PLANES];
@@ -53,12 +67,21 @@ struct kv {
     float *pending;
 };
 
-NODISCARD enum err kv_init(struct kv *kv, const struct kv_shape *shape, struct error *e);
+/* pages: NULL without a budget; must outlive kv. */
+NODISCARD enum err kv_init(struct kv *kv, const struct kv_shape *shape, struct kv_pages *pages,
+                           struct error *e);
 void kv_fini(struct kv *kv);
 
 /* Makes memory for n_tokens in all. ERR_LIMIT past max_tokens or when the system has none;
  * the state is unchanged then. */
 NODISCARD enum err kv_reserve(struct kv *kv, uint64_t n_tokens, struct error *e);
+
+/* Makes room in the tails for the rows of n more tokens: older ones, of tokens below `below`,
+ * become cold. ERR_LIMIT (disk full), ERR_IO: nothing is lost, the run may not begin. */
+NODISCARD enum err kv_make_room(struct kv *kv, uint64_t below, uint64_t n, struct error *e);
+/* Rows [row0, row0 + n) of a plane to dst, wherever they are. ERR_IO, ERR_CORRUPT. */
+NODISCARD enum err kv_copy_rows(const struct kv *kv, uint32_t plane, uint64_t row0, uint64_t n,
+                                void *dst, struct error *e);
 
 /* All of a state but its planes. */
 struct kv_rest {

@@ -7,6 +7,7 @@
 #include "engine/engram_cache.h"
 #include "engine/experts.h"
 #include "engine/forward.h"
+#include "engine/kv_gather.h"
 #include "engine/loader.h"
 #include "kernels/bits.h"
 #include "kernels/math.h"
@@ -278,6 +279,7 @@ static void select_rows(struct model *m, const struct run *r, uint32_t layer, ui
     float *iq = b->iq + first * width, *iw = b->iw + (size_t)first * c->index_heads;
     int32_t *blocks = b->blocks + (size_t)first * c->candidate_blocks;
 
+    m->gathered.is_valid = false;
     product(m, &w->wq_b, b->qr, b->iq, first, n);
     rotate(m, layer, b->iq, c->index_heads, c->index_dim, first, n, false);
     if (m->rounding.quantise_index_q)
@@ -336,6 +338,33 @@ static void window_keys(struct model *m, uint32_t layer, const float *x, uint32_
                                           .format = m->shape.ring_format});
 }
 
+/* Rows that are not all in memory: gathered for as many tokens at once as there is room for.
+ * The layers that share a selection share what was gathered, if that was for all. */
+static void attend_cold(struct model *m, const struct run *r, uint32_t layer, uint32_t first,
+                        struct k_attention *a)
+{
+    const struct config *c = &m->config;
+    uint32_t source = c->kv_of[layer];
+    int32_t *at = m->work->sel_at + (size_t)first * c->index_topk;
+    bool is_there =
+        m->gathered.is_valid && m->gathered.source == source && m->gathered.first == first;
+    const int32_t *sel = a->sel;
+    a->rows = kv_gather_rows(m->gather);
+    a->sel = at;
+    for (size_t n = a->n, done = 0; done < n; done = a->to) {
+        size_t i = done * c->index_topk, k = n;
+        if (!is_there && kv_gather_take(m->gather, r->kv, source, sel + i, c->index_topk,
+                                        n - done, at + i, &k, &m->broken))
+            return;
+        a->from = done;
+        a->to = is_there ? n : done + k;
+        m->k.attention(&m->k, a);
+        m->gathered.is_valid = is_there || k == n;
+        m->gathered.source = source;
+        m->gathered.first = first;
+    }
+}
+
 static void attend(struct model *m, const struct run *r, uint32_t layer, uint32_t first)
 {
     const struct config *c = &m->config;
@@ -363,6 +392,10 @@ static void attend(struct model *m, const struct run *r, uint32_t layer, uint32_
         a.sel = b->sel + (size_t)first * c->index_topk;
         a.n_sel = c->index_topk;
         observe_i32(m, r, "topk_rows", layer, first, c->index_topk, b->sel);
+        if (r->kv->cold[c->kv_of[layer]]) {
+            attend_cold(m, r, layer, first, &a);
+            return;
+        }
     }
     m->k.attention(&m->k, &a);
 }

@@ -8,6 +8,7 @@
 #include "engine/experts.h"
 #include "engine/fingerprint.h"
 #include "engine/forward.h"
+#include "engine/kv_gather.h"
 #include "engine/sample.h"
 #include "engine/token_map.h"
 
@@ -24,6 +25,8 @@ static void model_free(struct engine *engine)
     work_free(m);
     experts_free(m->experts);
     engram_cache_free(m->engram_cache);
+    kv_gather_free(m->gather);
+    kv_pages_free(m->kv_pages);
     tier_files_close(m->files);
     weights_fini(&m->weights);
     if (m->k.free) {
@@ -45,6 +48,17 @@ static void model_interrupt(struct engine *m)
     atomic_store(&model_of(m)->interrupted, true);
 }
 
+static struct kv_pages_options kv_options(const struct model *m, uint64_t budget,
+                                          const char *dir)
+{
+    return (struct kv_pages_options){.shape = &m->shape,
+                                     .top_k = m->config.index_topk,
+                                     .least_tokens = 1 + m->draft_tokens,
+                                     .chunk_tokens = m->chunk_tokens,
+                                     .budget_bytes = budget,
+                                     .dir = dir};
+}
+
 static size_t model_tiers(const struct engine *engine, struct engine_tier *out)
 {
     const struct model *m = (const struct model *)(const void *)engine;
@@ -58,6 +72,11 @@ static size_t model_tiers(const struct engine *engine, struct engine_tier *out)
                        ? tier_counters(engram_cache_tier(m->engram_cache))
                        : (struct engine_tier){.name = "engram",
                                               .minimum_bytes = engram_cache_min_bytes(c)};
+    struct kv_pages_options o = kv_options(m, 0, NULL);
+    if (m->shape.n_sources)
+        out[n++] = m->kv_pages ? tier_counters(kv_pages_tier(m->kv_pages))
+                               : (struct engine_tier){.name = "kv",
+                                                      .minimum_bytes = kv_pages_min_bytes(&o)};
     return n;
 }
 
@@ -241,13 +260,33 @@ static enum err check_budgets(const struct model *m, const struct engine_options
     const struct config *c = &m->config;
     uint64_t experts = smaller(o->expert_ram, experts_all_bytes(c));
     uint64_t engram = smaller(o->engram_ram, engram_cache_all_bytes(c));
+    uint64_t kv = o->kv_resident; /* what it pays for is also what else would be in memory */
     uint64_t memory = inventory_memory();
-    if (!memory || (experts <= memory && engram <= memory - experts))
+    if (!memory ||
+        (experts <= memory && engram <= memory - experts && kv <= memory - experts - engram))
         return OK;
     return err_set(e, ERR_LIMIT,
-                   "budgets of %.1f GB for experts and %.1f GB for Engram rows, %.1f GB of "
-                   "memory are available beside the other weights",
-                   (double)experts / 1e9, (double)engram / 1e9, (double)memory / 1e9);
+                   "budgets of %.1f GB for experts, %.1f GB for Engram rows and %.1f GB for KV "
+                   "rows, %.1f GB of memory are available beside the other weights",
+                   (double)experts / 1e9, (double)engram / 1e9, (double)kv / 1e9,
+                   (double)memory / 1e9);
+}
+
+/* Where nobody says where: not /tmp, which may be memory. */
+static const char *default_spill_dir(void)
+{
+    const char *dir = getenv("TMPDIR");
+    return dir && *dir ? dir : "/var/tmp";
+}
+
+static enum err open_kv(struct model *m, const struct engine_options *o, struct error *e)
+{
+    if (!o->kv_resident || !m->shape.n_sources)
+        return OK;
+    struct kv_pages_options k =
+        kv_options(m, o->kv_resident, o->spill_dir ? o->spill_dir : default_spill_dir());
+    enum err rc = kv_pages_new(&m->kv_pages, &k, &m->chunk_tokens, e);
+    return rc ? rc : kv_gather_new(&m->gather, m->kv_pages, &m->shape, e);
 }
 
 static enum err open_tiers(struct model *m, const char *dir, const struct engine_options *o,
@@ -255,9 +294,9 @@ static enum err open_tiers(struct model *m, const char *dir, const struct engine
 {
     const struct config *c = &m->config;
     enum err rc = OK;
-    if (!o->expert_ram && !o->engram_ram)
-        return OK;
-    if ((rc = check_budgets(m, o, e)) || (rc = tier_files_open(&m->files, dir, m->st, e)))
+    if ((rc = check_budgets(m, o, e)) || (!o->expert_ram && !o->engram_ram))
+        return rc;
+    if ((rc = tier_files_open(&m->files, dir, m->st, e)))
         return rc;
     if (o->expert_ram &&
         (rc = experts_new(&m->experts, c, &m->weights, m->files, o->expert_ram, e)))
@@ -284,7 +323,7 @@ static enum err open_all(struct model *m, const char *dir, const struct engine_o
         (rc = open_tiers(m, dir, o, e)) || (rc = open_text(m, dir, e)) ||
         (rc = make_rope(m, false, &m->rope_plain, e)) ||
         (rc = make_rope(m, true, &m->rope_yarn, e)) || (rc = describe(m, dir, o, e)) ||
-        (rc = work_reserve(m, LOGIT_ROWS, e)))
+        (rc = open_kv(m, o, e)) || (rc = work_reserve(m, LOGIT_ROWS, e)))
         return rc;
     if (!(m->sampler = malloc(m->config.vocab_size * sizeof(*m->sampler))))
         return err_set(e, ERR_NOMEM, "sampler");

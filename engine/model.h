@@ -13,6 +13,8 @@
 #include "engine/weights.h"
 
 struct engram_cache;
+struct kv_gather;
+struct kv_pages;
 struct experts;
 struct model_seq;
 struct sampler_entry;
@@ -45,6 +47,12 @@ struct model {
     struct experts *experts;           /* NULL: mapped */
     struct engram_cache *engram_cache; /* NULL: mapped */
     struct kv_shape shape;
+    struct kv_pages *kv_pages; /* NULL: all rows are in memory */
+    struct kv_gather *gather;  /* with kv_pages */
+    struct { /* the selection whose rows are gathered now, for the layers that share it */
+        bool is_valid;
+        uint32_t source, first;
+    } gathered;
     struct state_layout layout;
     struct tokenizer *tokenizer;
     struct engram engram;

@@ -19,7 +19,7 @@ enum err model_seq_new(struct engine *engine, struct seq **out, struct error *e)
         free(s);
         return err_set(e, ERR_NOMEM, "sequence");
     }
-    enum err rc = kv_init(&s->kv, &m->shape, e);
+    enum err rc = kv_init(&s->kv, &m->shape, m->kv_pages, e);
     if (rc) {
         free(s->last);
         free(s);
@@ -194,10 +194,7 @@ enum err model_seq_export_rows(const struct seq *seq, uint32_t plane, uint64_t r
                                uint64_t n_rows, void *dst, struct error *e)
 {
     const struct model_seq *s = seq_of_const(seq);
-    size_t row = s->kv.shape->planes[plane].row_bytes;
-    (void)e;
-    memcpy(dst, s->kv.plane[plane] + row0 * row, n_rows * row);
-    return OK;
+    return kv_copy_rows(&s->kv, plane, row0, n_rows, dst, e);
 }
 
 enum err model_seq_import_begin(struct seq *seq, uint64_t n_tokens, struct state_regions *out,
@@ -228,7 +225,8 @@ enum err model_seq_rebuild(struct seq *seq, const struct tape_view *tape, enum r
         return rc;
     if (!s->importing)
         return err_set(e, ERR_CONFLICT, "rebuild: no import is open");
-    if ((rc = resume_plan(&m->config, tape, s->importing, mode, &q.plan, e)) ||
+    if ((rc = kv_make_room(&s->kv, s->importing, 0, e)) ||
+        (rc = resume_plan(&m->config, tape, s->importing, mode, &q.plan, e)) ||
         (rc = copy_ids(&q, tape->ids + q.plan.start, q.plan.n_tokens - q.plan.start, e)))
         return rc;
     uint32_t n_back = CONFIG_MAX_NGRAM - 1;

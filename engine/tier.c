@@ -110,18 +110,28 @@ uint32_t tier_n_free(const struct tier *t)
     return aio_room(t->aio);
 }
 
-enum err tier_start(struct tier *t, struct tier_request *q, struct error *e)
+static enum err locate(const struct tier *t, struct tier_request *q, struct error *e)
 {
     const struct tier_file *f = find_file(t->files, q->mapped, q->n_bytes);
     if (!f)
         return err_set(e, ERR_INVAL, "%zu bytes that are in no shard", q->n_bytes);
-    uint64_t at = (uint64_t)(q->mapped - f->map);
-    q->skip = (uint32_t)(at % AIO_ALIGN);
+    q->fd = f->fd;
+    q->name = f->name;
+    q->at = (uint64_t)(q->mapped - f->map);
+    return OK;
+}
+
+enum err tier_start(struct tier *t, struct tier_request *q, struct error *e)
+{
+    enum err rc = q->mapped ? locate(t, q, e) : OK;
+    if (rc)
+        return rc;
+    q->skip = (uint32_t)(q->at % AIO_ALIGN);
     q->error = (struct error){0};
     if (fault_point("tier.read"))
         q->error.code = err_sys(&q->error, EIO, "injected");
     size_t n_pages = (q->skip + q->n_bytes + AIO_ALIGN - 1) / AIO_ALIGN;
-    return aio_read(t->aio, f->fd, at - q->skip, q->memory, n_pages * AIO_ALIGN, q, e);
+    return aio_read(t->aio, q->fd, q->at - q->skip, q->memory, n_pages * AIO_ALIGN, q, e);
 }
 
 enum err tier_submit(struct tier *t, struct error *e)
@@ -130,18 +140,16 @@ enum err tier_submit(struct tier *t, struct error *e)
 }
 
 /* How a request went: where and how much in the message, the owner adds what. */
-static void settle(const struct tier *t, struct tier_request *q, const struct aio_done *d)
+static void settle(struct tier_request *q, const struct aio_done *d)
 {
-    const struct tier_file *f = find_file(t->files, q->mapped, q->n_bytes);
-    uint64_t at = (uint64_t)(q->mapped - f->map);
     int sys = q->error.code ? q->error.sys : d->sys;
     if (sys)
         q->error.code =
-            err_sys(&q->error, sys, "%.80s: %zu bytes at %" PRIu64, f->name, q->n_bytes, at);
+            err_sys(&q->error, sys, "%.80s: %zu bytes at %" PRIu64, q->name, q->n_bytes, q->at);
     else if (d->bytes < q->skip + q->n_bytes)
         q->error.code = err_set(
             &q->error, ERR_IO, "%.80s: %zu bytes at %" PRIu64 ", the file ends after %zu",
-            f->name, q->n_bytes, at, d->bytes > q->skip ? d->bytes - q->skip : 0);
+            q->name, q->n_bytes, q->at, d->bytes > q->skip ? d->bytes - q->skip : 0);
 }
 
 enum err tier_wait(struct tier *t, bool wait, struct tier_request **done, size_t cap,
@@ -160,7 +168,7 @@ enum err tier_wait(struct tier *t, bool wait, struct tier_request **done, size_t
         return rc;
     for (size_t i = 0; i < n; i++) {
         done[i] = list[i].user;
-        settle(t, done[i], &list[i]);
+        settle(done[i], &list[i]);
         tier_count(&t->read_bytes, list[i].bytes);
     }
     *n_done = n;

@@ -28,10 +28,15 @@ NODISCARD enum err tier_files_open(struct tier_files **out, const char *dir,
 void tier_files_close(struct tier_files *f);
 
 struct tier_request {
-    const uint8_t *mapped; /* the range: set by the caller */
+    /* Set by the caller: a range of a mapped shard, or (mapped NULL) of a file of its own. */
+    const uint8_t *mapped;
     size_t n_bytes;
     uint8_t *memory; /* AIO_ALIGN-aligned, tier_room(n_bytes) bytes */
     void *owner;
+    /* The range in its file; tier_start() sets them for a mapped one. */
+    int fd;
+    const char *name;
+    uint64_t at;
     /* Set by tier_start() and tier_wait(). */
     uint32_t skip; /* the range starts at memory + skip */
     struct error error;
@@ -49,7 +54,7 @@ struct tier {
     _Atomic uint64_t resident_bytes, hits, misses, read_bytes, stall_ns;
 };
 
-/* depth: most requests in flight. Errors of aio_open(). */
+/* files NULL: requests name their own. depth: most in flight. Errors of aio_open(). */
 NODISCARD enum err tier_init(struct tier *t, const char *name, const struct tier_files *files,
                              uint32_t depth, struct error *e);
 /* Waits for what is in flight. */

@@ -233,6 +233,8 @@ enum err model_seq_import_tip(struct seq *seq, const void *tip, size_t n_bytes,
     if (h.position != s->importing)
         return err_set(e, ERR_FORMAT, "tip: position %" PRIu64 ", %" PRIu64 " tokens of planes",
                        h.position, s->importing);
+    if ((rc = kv_make_room(&s->kv, s->importing, 0, e)))
+        return rc;
     const uint8_t *at = (const uint8_t *)tip + TIP_FIXED;
     memcpy(s->kv.ring, at, m->shape.n_rings * ring_bytes(m));
     at += m->shape.n_rings * ring_bytes(m);

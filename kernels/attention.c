@@ -189,7 +189,7 @@ static void attention_queries(void *arg, size_t first, size_t last, uint32_t thr
     const struct k_attention *a = job->a;
     size_t width = (size_t)a->n_head * a->d;
     struct work w = work_of(job, thread);
-    for (size_t i = first; i < last; i++) {
+    for (size_t i = a->from + first; i < a->from + last; i++) {
         size_t n = decode_keys(a, &w, i, a->prob == K_BF16);
         widen(a->q + i * width, width, w.query);
         if (a->prob != K_BF16)
@@ -202,10 +202,11 @@ static void attention_queries(void *arg, size_t first, size_t last, uint32_t thr
 
 void k_attention_ref(struct kernels *k, const struct k_attention *a)
 {
-    if (k_failed(k) || !a->n)
+    size_t n = k_attention_queries(a);
+    if (k_failed(k) || !n)
         return;
     struct attention_job job = {.a = a, .n_max = k_attention_list_max(a)};
     job.scratch = k_scratch_threads(k, K_SLOT_OP, work_bytes(&job), &job.stride);
     if (job.scratch)
-        k_run(k, attention_queries, &job, a->n, a->n * a->n_head * job.n_max * a->d * 2);
+        k_run(k, attention_queries, &job, n, n * a->n_head * job.n_max * a->d * 2);
 }

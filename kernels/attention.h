@@ -11,6 +11,8 @@
  * sink  [n_head] f32: a logit that takes weight and gives no value
  * out   [n][n_head][d] f32; may not overlap q
  *
+ * from, to: only queries from .. to-1 are computed (to 0: all n); everything else is as without
+ *
  * Query i sees window positions max(lo, p+1-window) .. p, p = pos0 + i (oldest first), then its
  * rows. lo is the first position whose key exists: 0, or the start of a replayed tail. With
  * `block` (draft layers) there is no causal mask inside the run: every query sees ring
@@ -43,6 +45,7 @@ struct k_attention {
     uint32_t window; /* W; 0: no window keys at all (ring and keys unused) */
     uint64_t pos0, lo;
     bool block;
+    size_t from, to;
 
     const void *rows;
     enum k_format row_format;

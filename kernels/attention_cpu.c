@@ -196,7 +196,7 @@ static void attention_items(void *arg, size_t first, size_t last, uint32_t threa
     const struct k_attention *a = job->a;
     struct work w = work_of(job, thread);
     for (size_t item = first; item < last; item++) {
-        size_t i = item / job->head_blocks, h0 = item % job->head_blocks * HEADS;
+        size_t i = a->from + item / job->head_blocks, h0 = item % job->head_blocks * HEADS;
         size_t m = a->n_head - h0 < HEADS ? a->n_head - h0 : HEADS;
         float *out = a->out + (i * a->n_head + h0) * a->d;
         if (w.query != i + 1)
@@ -214,7 +214,8 @@ static void attention_items(void *arg, size_t first, size_t last, uint32_t threa
 
 void k_attention_cpu(struct kernels *k, const struct k_attention *a)
 {
-    if (k_failed(k) || !a->n)
+    size_t n = k_attention_queries(a);
+    if (k_failed(k) || !n)
         return;
     struct attention_job job = {.isa = k->ctx->isa, .a = a};
     job.n_max = (k_attention_list_max(a) + 15) / 16 * 16;
@@ -224,6 +225,6 @@ void k_attention_cpu(struct kernels *k, const struct k_attention *a)
         job.n_table *= 2;
     job.scratch = k_scratch_threads(k, K_SLOT_OP, work_bytes(&job), &job.stride);
     if (job.scratch)
-        k_run(k, attention_items, &job, a->n * job.head_blocks,
-              a->n * a->n_head * job.n_max * a->d / 8);
+        k_run(k, attention_items, &job, n * job.head_blocks,
+              n * a->n_head * job.n_max * a->d / 8);
 }

@@ -88,6 +88,10 @@ void k_expand_row(const struct k_weight *w, size_t o, float *dst);
 /* The keys that query i of an attention call sees, in the order of its header: n_window entries
  * of window_format, then n_sel of row_format. A NULL entry is a -1 of sel. `list` has room for
  * k_attention_list_max(a) pointers. Returns the number of entries. */
+static inline size_t k_attention_queries(const struct k_attention *a)
+{
+    return (a->to ? a->to : a->n) - a->from;
+}
 size_t k_attention_list_max(const struct k_attention *a);
 size_t k_attention_list(const struct k_attention *a, size_t i, const uint8_t **list,
                         size_t *n_window);

@@ -13,6 +13,7 @@
 
 #define MODEL GOLDEN "a_tiny/model" /* 2 draft layers, blocks of 3, 2 Engram layers */
 #define N_PROMPT 90
+#define N_LONG 700 /* six pages of rows of ratio 1 */
 #define N_NEW 24
 #define N_SECOND 45
 
@@ -42,26 +43,31 @@ static void generate(struct engine *m, struct seq *s, struct outcome *out)
 }
 
 /* A prompt, a run, a second input, a second run. */
-static void converse(struct engine *m, struct outcome *out)
+static void converse(struct engine *m, uint64_t n_prompt, struct outcome *out)
 {
-    uint32_t ids[N_PROMPT + N_SECOND];
+    uint32_t ids[N_LONG + N_SECOND];
     struct seq *s = drive_seq(m);
     *out = (struct outcome){0};
-    drive_ids(ids, N_PROMPT + N_SECOND, 5);
-    drive_input(m, s, ids, N_PROMPT, PREFILL_CED);
+    drive_ids(ids, n_prompt + N_SECOND, 5);
+    drive_input(m, s, ids, n_prompt, PREFILL_CED);
     generate(m, s, out);
-    drive_input(m, s, ids + N_PROMPT, N_SECOND, PREFILL_FULL);
+    drive_input(m, s, ids + n_prompt, N_SECOND, PREFILL_FULL);
     generate(m, s, out);
     drive_export(m, s, &out->state);
     out->n_tiers = engine_tiers(m, out->tiers);
     seq_free(s);
 }
 
-static void run(const struct engine_options *o, struct outcome *out)
+static void run_long(const struct engine_options *o, uint64_t n_prompt, struct outcome *out)
 {
     struct engine *m = drive_open(MODEL, o);
-    converse(m, out);
+    converse(m, n_prompt, out);
     engine_free(m);
+}
+
+static void run(const struct engine_options *o, struct outcome *out)
+{
+    run_long(o, N_PROMPT, out);
 }
 
 static void assert_same(const struct outcome *a, const struct outcome *b)
@@ -119,6 +125,49 @@ static void test_engram(void **state)
             assert_true(t.hits > t.misses);
         drive_state_free(&some.state);
     }
+    drive_state_free(&all.state);
+}
+
+/* ---- KV rows
+ * ---------------------------------------------------------------------------------
+ */
+
+static void test_kv(void **state)
+{
+    static const uint64_t PARTS[] = {10, 11, 15, 40, 10000}; /* tenths of the smallest */
+    uint64_t least = minimum("kv");
+    struct outcome all, some;
+    (void)state;
+    run_long(&EVERYTHING, N_LONG, &all);
+    for (size_t i = 0; i < sizeof(PARTS) / sizeof(*PARTS); i++) {
+        struct engine_options o = EVERYTHING;
+        o.kv_resident = PARTS[i] * least / 10;
+        o.n_threads = 1 + i % 2;
+        run_long(&o, N_LONG, &some);
+        assert_same(&all, &some);
+        struct engine_tier t = tier(&some, "kv");
+        assert_true(t.resident_bytes > 0 && t.resident_bytes <= o.kv_resident);
+        if (PARTS[i] < 20)
+            assert_true(t.misses > 0 && t.read_bytes > 0);
+        drive_state_free(&some.state);
+    }
+    drive_state_free(&all.state);
+}
+
+/* All three at their smallest, with drafts. */
+static void test_smallest(void **state)
+{
+    struct engine_options o = EVERYTHING;
+    struct outcome all, some;
+    (void)state;
+    run_long(&EVERYTHING, N_LONG, &all);
+    o.draft_tokens = 3;
+    o.expert_ram = minimum("experts");
+    o.engram_ram = minimum("engram");
+    o.kv_resident = 2 * minimum("kv"); /* its minimum with drafts */
+    run_long(&o, N_LONG, &some);
+    assert_same(&all, &some);
+    drive_state_free(&some.state);
     drive_state_free(&all.state);
 }
 
@@ -219,7 +268,7 @@ static void test_read_errors(void **state)
             assert_non_null(strstr(e.msg, "Input/output error"));
             n_failed++;
         }
-        converse(m, &after);
+        converse(m, N_PROMPT, &after);
         assert_same(&all, &after);
         drive_state_free(&after.state);
     }
@@ -332,13 +381,17 @@ static void test_below_minimum(void **state)
     o.expert_ram = 0;
     o.engram_ram = minimum("engram") - 1;
     refused(&o, "one token", minimum("engram"));
+    o.engram_ram = 0;
+    o.kv_resident = minimum("kv") - 1;
+    refused(&o, "one sequence", minimum("kv"));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_experts),       cmocka_unit_test(test_scan),
-        cmocka_unit_test(test_engram),        cmocka_unit_test(test_read_errors),
+        cmocka_unit_test(test_engram),        cmocka_unit_test(test_kv),
+        cmocka_unit_test(test_smallest),      cmocka_unit_test(test_read_errors),
         cmocka_unit_test(test_short_reads),   cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_below_minimum),
     };
