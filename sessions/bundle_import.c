@@ -11,6 +11,7 @@
 #include "base/fs.h"
 #include "base/json.h"
 #include "sessions/bundle_internal.h"
+#include "sessions/search.h"
 #include "sessions/session_internal.h"
 #include "sessions/tape_internal.h"
 
@@ -513,8 +514,8 @@ static enum err write_all(struct importer *x, struct error *e)
     return apply(x, &last, store_now_ms(x->st), e);
 }
 
-enum err bundle_import(struct store *st, const struct bundle_import *m,
-                       struct bundle_imported *out, struct error *e)
+static enum err import_once(struct store *st, const struct bundle_import *m,
+                            struct bundle_imported *out, struct error *e)
 {
     AUTO(importer) struct importer x = {.st = st, .o = m, .spool = -1};
     AUTO(txn) struct txn t = {0};
@@ -535,4 +536,11 @@ enum err bundle_import(struct store *st, const struct bundle_import *m,
         x.done.id[0] = '\0';
     *out = x.done;
     return OK;
+}
+
+enum err bundle_import(struct store *st, const struct bundle_import *m,
+                       struct bundle_imported *out, struct error *e)
+{
+    enum err rc = import_once(st, m, out, e);
+    return rc && search_mend(st) ? import_once(st, m, out, e) : rc;
 }

@@ -334,6 +334,13 @@ enum err row_check_first(struct query *q, const char *table, int n_columns, stru
                    first ? first : "NULL");
 }
 
+void db_note_index(struct db *db)
+{
+    int code = sqlite3_extended_errcode(db->handle);
+    db->index_damaged |= code == SQLITE_CORRUPT_VTAB || (code & 0xff) == SQLITE_CONSTRAINT ||
+                         (code & 0xff) == SQLITE_ERROR;
+}
+
 /* In WAL mode SQLite writes on into a file that was removed or replaced under it, and whatever
  * is acknowledged then is gone with the process. */
 static enum err check_in_place(const struct db *db, struct error *e)
@@ -367,6 +374,8 @@ enum err txn_commit(struct txn *t, struct error *e)
     enum err rc = db_exec(t->db, "COMMIT", e);
     if (!rc)
         t->db = NULL;
+    else
+        db_note_index(t->db); /* FTS5 writes its part now */
     return rc;
 }
 

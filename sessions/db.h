@@ -41,6 +41,7 @@ struct db_statement {
 struct db {
     sqlite3 *handle;
     uint8_t row_key[HASH_KEY_BYTES]; /* of the row tags; set before the first tagged row */
+    bool index_damaged;              /* the search index was (search.h) */
     uint64_t rows_damaged;           /* tags that did not match, since opening */
     size_t n_statements;
     struct db_statement statements[DB_MAX_STATEMENTS];
@@ -58,6 +59,11 @@ NODISCARD enum err db_exec(struct db *db, const char *sql, struct error *e);
 
 /* What SQLite says, as one of our codes, with its message behind ours. */
 enum err db_error(struct db *db, int sqlite_rc, struct error *e, const char *what);
+
+/* Sets index_damaged if the last call failed as only a damaged search index lets it fail: FTS5
+ * says so, or cannot open its tables, or meets a row of its own. After a statement that used
+ * the index, or a COMMIT. */
+void db_note_index(struct db *db);
 
 struct query {
     struct db *db;

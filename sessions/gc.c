@@ -5,6 +5,7 @@
 #include "sessions/evict.h"
 #include "sessions/migrate.h"
 #include "sessions/pack_rewrite.h"
+#include "sessions/search.h"
 #include "sessions/space.h"
 #include "sessions/sweep.h"
 
@@ -244,6 +245,8 @@ enum err gc_purge(struct store *st, struct gc_report *out, struct error *e)
     enum err rc = run(st, GC_PURGE, out, e);
     if (!rc)
         rc = migrate_drop_copies(&st->db, e);
+    if (!rc)
+        rc = search_rebuild(st, e);
     /* Free pages, and free room in pages, hold old bytes: only a new file has none. */
     if (!rc && !(rc = db_exec(&st->db, "VACUUM", e)))
         rc = db_exec(&st->db, "PRAGMA wal_checkpoint(TRUNCATE)", e);

@@ -1,5 +1,6 @@
 #include "sessions/migrate.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -202,14 +203,14 @@ static enum err has_table(struct db *db, const char *name, bool *out, struct err
     return rc;
 }
 
+/* *is_new: the old database had none. */
 static enum err migrate_table(struct db *db, const struct schema_table *t, int64_t from,
-                              struct error *e)
+                              bool *is_new, struct error *e)
 {
     const struct old_table *o = find_old(t->name, from);
-    bool there = false;
-    if (o)
-        return rebuild(db, t, o, e);
-    enum err rc = has_table(db, t->name, &there, e);
+    bool there = true;
+    enum err rc = o ? rebuild(db, t, o, e) : has_table(db, t->name, &there, e);
+    *is_new = !there;
     return rc || there ? rc : db_exec(db, t->create, e);
 }
 
@@ -237,22 +238,30 @@ static enum err migrate_all(struct db *db, int64_t from, struct error *e)
 {
     size_t n;
     const struct schema_table *tables = schema_tables(&n);
+    bool is_new[64] = {false};
+    assert(n <= sizeof is_new);
     AUTO(txn) struct txn t = {0};
     enum err rc = txn_begin(&t, db, e);
     if (!rc)
         rc = drop_indexes(db, e);
     for (size_t i = 0; i < n && !rc; i++)
-        rc = migrate_table(db, &tables[i], from, e);
-    if (rc || (rc = schema_finish(db, e)))
-        return rc;
-    return txn_commit(&t, e);
+        rc = migrate_table(db, &tables[i], from, &is_new[i], e);
+    if (!rc)
+        rc = schema_finish(db, e);
+    for (size_t i = 0; i < n && !rc; i++)
+        if (is_new[i] && tables[i].fill)
+            rc = db_exec(db, tables[i].fill, e);
+    return rc ? rc : txn_commit(&t, e);
 }
 
 enum err migrate(struct db *db, int64_t from, struct error *e)
 {
     enum err rc = keep_copy(db, from, e);
+    /* A view goes on meaning the table by its name when the old one is renamed. */
     if (!rc)
-        rc = migrate_all(db, from, e);
+        rc = db_exec(db, "PRAGMA legacy_alter_table = ON", e);
+    if (!rc && !(rc = migrate_all(db, from, e)))
+        rc = db_exec(db, "PRAGMA legacy_alter_table = OFF", e);
     return rc ? err_wrap(e, rc, "migrate from version %lld to %d", (long long)from,
                          SCHEMA_VERSION)
               : OK;

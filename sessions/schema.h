@@ -12,7 +12,7 @@
 
 #include "sessions/db.h"
 
-#define SCHEMA_VERSION 3
+#define SCHEMA_VERSION 4
 
 #define META_COLS "key, value"
 #define NAMESPACE_COLS "id, uuid, name, algorithm, wrapped, created"
@@ -49,10 +49,15 @@
 /* What a session's state is worth when space is short (holds.h); no row: nothing so far. */
 #define HOLD_COLS "session, pinned, uses, used"
 
+/* The full-text index is made of events: its row ids are strand and seq (both far below 2^31),
+ * its text is what an item says. SQL over `events`; item_text() is search.c's. */
+#define SEARCH_ID "(strand << 32) | seq"
+
 struct schema_table {
     const char *name;
     const char *create;  /* CREATE TABLE */
     const char *indexes; /* CREATE INDEX ..., or NULL */
+    const char *fill;    /* what puts in it what a migration finds in others, or NULL */
 };
 const struct schema_table *schema_tables(size_t *n);
 

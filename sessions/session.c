@@ -5,6 +5,7 @@
 
 #include "sessions/head_internal.h"
 #include "sessions/schema.h"
+#include "sessions/search.h"
 #include "sessions/session_internal.h"
 #include "sessions/strand.h"
 #include "sessions/tape.h"
@@ -617,7 +618,7 @@ enum err session_set_state(struct store *st, const char *id, const char *state,
     return session_row_write(st, &r, e);
 }
 
-enum err session_delete(struct store *st, const char *id, struct error *e)
+static enum err delete_once(struct store *st, const char *id, struct error *e)
 {
     struct session_row r;
     AUTO(txn) struct txn t = {0};
@@ -632,7 +633,14 @@ enum err session_delete(struct store *st, const char *id, struct error *e)
         (rc = drop_rows(st, "DELETE FROM sessions WHERE num = ?", r.num, e)))
         return rc;
     /* A strand that cannot be trusted stays behind; fsck finds it. */
-    if (!r.bad_row && (rc = strand_release(st, r.strand, e)) && rc != ERR_CORRUPT)
+    if (!r.bad_row && (rc = strand_release(st, r.strand, e)) &&
+        (rc != ERR_CORRUPT || st->db.index_damaged))
         return rc;
     return txn_commit(&t, e);
+}
+
+enum err session_delete(struct store *st, const char *id, struct error *e)
+{
+    enum err rc = delete_once(st, id, e);
+    return rc && search_mend(st) ? delete_once(st, id, e) : rc;
 }

@@ -12,6 +12,7 @@
 #include "sessions/reader.h"
 #include "sessions/scan.h"
 #include "sessions/schema.h"
+#include "sessions/search.h"
 #include "sessions/space.h"
 #include "sessions/store_internal.h"
 
@@ -208,7 +209,7 @@ static enum err store_start(struct store *st, const struct store_options *o, str
     if (!io.depth)
         io.depth = READER_DEPTH;
     enum err rc = open_folders(st, o, e);
-    if (rc || (rc = db_open(&st->db, o->db_path, e)) ||
+    if (rc || (rc = db_open(&st->db, o->db_path, e)) || (rc = search_register(&st->db, e)) ||
         (rc = schema_version(&st->db, &version, e)) ||
         (version == 0 && (rc = schema_create(&st->db, e))) ||
         (rc = aio_open(&io, &st->aio, e)) || (rc = open_identity(st, o, version, e)) ||

@@ -87,6 +87,7 @@ struct store_counters {
     uint64_t chunks_rebuilt;      /* tape chunks made again from the ids in blocks */
     uint64_t commits_lost;        /* state commits in the packs that the database does not know:
                                      the database is older than its packs */
+    uint64_t indexes_rebuilt;     /* the search index, because it was damaged */
     uint64_t packs_killed;        /* packs given up after a failed write or fsync */
 };
 void store_count(struct store *st, struct store_counters *out);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "sessions/schema.h"
+#include "sessions/search.h"
 
 #define C STRAND_CHUNK_IDS
 
@@ -306,6 +307,7 @@ static enum err drop_behind(struct store *st, int64_t id, uint64_t pos, uint64_t
     if ((rc = drop_rows(st, "DELETE FROM segments WHERE strand = ? AND start >= ?", id, pos,
                         e)) ||
         (rc = drop_rows(st, "DELETE FROM marks WHERE strand = ? AND at >= ?", id, pos, e)) ||
+        (rc = search_drop(st, id, seq, e)) ||
         (rc = drop_rows(st, "DELETE FROM events WHERE strand = ? AND seq > ?", id, seq, e)))
         return rc;
     return drop_rows(st, "DELETE FROM tape WHERE strand = ? AND chunk >= ?", id,
@@ -331,6 +333,8 @@ static enum err trim(struct store *st, struct strand_row *r, uint64_t pos, uint6
                      struct error *e)
 {
     enum err rc = drop_behind(st, r->id, pos > r->parent_pos ? pos : 0, seq, e);
+    if (!rc)
+        rc = search_uncover(st, r->id, e);
     if (!rc && pos % C && pos > r->parent_pos && pos < r->length)
         rc = extend_chunk(st, r, pos, NULL, 0, e);
     if (rc || (rc = strand_count_marks(st, r->id, &r->n_marks, e)))

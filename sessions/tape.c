@@ -5,6 +5,7 @@
 
 #include "base/fault.h"
 #include "sessions/schema.h"
+#include "sessions/search.h"
 #include "sessions/session_internal.h"
 #include "sessions/strand.h"
 #include "sessions/tape_internal.h"
@@ -272,7 +273,9 @@ static enum err put_event(struct work *w, const struct tape_event *ev, struct er
     query_text(&q, ev->kind);
     query_text(&q, ev->json);
     query_blob(&q, ev->bytes, ev->n_bytes);
-    if ((rc = query_put(&q, e)))
+    if ((rc = query_put(&q, e)) ||
+        (ev->item &&
+         (rc = search_add(w->st, w->strand.id, w->strand.last_seq + 1, ev->item, e))))
         return rc;
     w->strand.last_seq++;
     if (!w->receipt.first_seq)
@@ -615,17 +618,25 @@ enum err tape_apply(struct store *st, const struct tape_commit *c, uint64_t now_
     return rc;
 }
 
+static enum err commit_once(struct store *st, const struct tape_commit *c,
+                            struct tape_receipt *r, struct error *e)
+{
+    AUTO(txn) struct txn t = {0};
+    enum err rc = txn_begin(&t, &st->db, e);
+    if (!rc)
+        rc = tape_apply(st, c, store_now_ms(st), r, e);
+    if (!rc && !r->duplicate)
+        rc = txn_commit(&t, e);
+    return rc;
+}
+
 enum err tape_commit(struct store *st, const struct tape_commit *c, struct tape_receipt *r,
                      struct error *e)
 {
     struct tape_receipt receipt;
-    AUTO(txn) struct txn t = {0};
-    enum err rc = txn_begin(&t, &st->db, e);
-    if (!rc)
-        rc = tape_apply(st, c, store_now_ms(st), &receipt, e);
-    if (!rc && !receipt.duplicate)
-        rc = txn_commit(&t, e);
-    txn_fini(&t);
+    enum err rc = commit_once(st, c, &receipt, e);
+    if (rc && search_mend(st))
+        rc = commit_once(st, c, &receipt, e);
     if (rc)
         return session_note(st, c->session, rc);
     if (r)
