@@ -39,6 +39,9 @@ struct gc {
 enum err gc_begin(struct store *st, enum gc_mode mode, struct gc **out, struct error *e)
 {
     struct space s;
+    /* What was let go of long ago still counts as used. */
+    if (mode != GC_EVICT || space_is_short(st))
+        pack_flush_freed(st);
     enum err rc = mode == GC_EVICT ? space_read(st, &s, e) : OK;
     if (rc)
         return rc;

@@ -24,7 +24,12 @@
 #define PACK_MAX_OPEN 64
 #define PACK_MAX_KILLED 64
 
-enum pack_state { PACK_OPEN = 1, PACK_SEALED, PACK_DEAD };
+enum pack_state {
+    PACK_OPEN = 1,
+    PACK_SEALED,
+    PACK_DEAD,   /* what is committed stays readable */
+    PACK_LEAVING /* nothing is in it, and its file is being removed */
+};
 
 /* A row of `packs`. */
 struct pack_row {

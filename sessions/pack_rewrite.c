@@ -1,11 +1,8 @@
 #include "sessions/pack_rewrite.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/fault.h"
 #include "sessions/head_internal.h"
 #include "sessions/pack_internal.h"
 #include "sessions/sweep.h"
@@ -294,30 +291,41 @@ static enum err drop_row(struct store *st, int64_t pack, struct error *e)
     return query_run(&q, e);
 }
 
-/* A row without a file is dropped at the next start; a file without a row would be adopted. */
-static enum err remove_pack(struct store *st, int64_t pack, struct error *e)
+enum err pack_remove(struct store *st, int64_t pack, struct error *e)
 {
     char path[FS_PATH_BYTES];
     enum err rc = pack_path(st, pack, path, sizeof path, e);
     if (rc)
         return rc;
     pack_forget(st, pack);
-    if (fault_point("pack.unlink"))
-        return err_sys(e, EIO, "remove %s", path);
-    if (unlink(path) && errno != ENOENT)
-        return err_sys(e, errno, "remove %s", path);
-    if ((rc = fs_sync_dir(st->packs_dir, e)))
+    rc = fs_unlink(path, e);
+    if ((rc && rc != ERR_NOTFOUND) || (rc = fs_sync_dir(st->packs_dir, e)))
         return rc;
     return drop_row(st, pack, e);
+}
+
+/* A file without a row would be adopted, and a row without a file is a loss: so the row says
+ * first what is going on. */
+static enum err mark_leaving(struct store *st, int64_t pack, bool *marked, struct error *e)
+{
+    struct pack_row row;
+    enum err rc = pack_row_read(st, pack, &row, e);
+    *marked = !rc;
+    if (rc)
+        return rc == ERR_CORRUPT ? OK : rc;
+    row.state = PACK_LEAVING;
+    return pack_row_write(st, &row, e);
 }
 
 enum err pack_remove_empty(struct store *st, struct gc_report *r, struct error *e)
 {
     for (int64_t pack = 0;;) {
-        bool found;
+        bool found, marked;
         enum err rc = next_empty(st, pack, &pack, &found, e);
-        if (rc || !found || (rc = remove_pack(st, pack, e)))
+        if (rc || !found || (rc = mark_leaving(st, pack, &marked, e)))
             return rc;
-        r->packs_removed++;
+        if (marked && (rc = pack_remove(st, pack, e)))
+            return rc;
+        r->packs_removed += marked;
     }
 }

@@ -12,6 +12,7 @@
 #include "sessions/catalog.h"
 #include "sessions/identity.h"
 #include "sessions/pack_internal.h"
+#include "sessions/pack_rewrite.h"
 #include "sessions/schema.h"
 
 /* ---- the folder -------------------------------------------------------------------------- */
@@ -499,7 +500,11 @@ static enum err scan_known(struct store *st, uint64_t known, uint64_t *newest, s
             return rc;
         if (!row.state)
             st->seen.packs_refused++;
-        else if ((rc = check_known(st, row, known, newest, e)))
+        else if (row.state == PACK_LEAVING)
+            rc = pack_remove(st, row.id, e);
+        else
+            rc = check_known(st, row, known, newest, e);
+        if (rc)
             return rc;
     }
 }
