@@ -85,7 +85,7 @@ endef
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all check check-slow asan tsan fuzz lint format analyze install clean help tests
+.PHONY: all check check-slow asan tsan fuzz cuda lint format analyze install clean help tests
 
 all: $(BINS) $(EXAMPLES) ## the binaries, CPU only
 
@@ -114,6 +114,26 @@ $(foreach f,$(MAIN_SRC),$(eval $(call main_rule,$(f))))
 
 $(B)/tests/%: $(B)/obj/tests/%.o $(SUPPORT_OBJ) $(LIB)
 	$(call link,$(TEST_LIBS))
+
+# The CUDA kernels as host C++, for the tests of kernels (tests/support/cuda_emulation.h).
+EMULATED_OBJ := $(patsubst %.cu,$(B)/obj/emulated/%.o,$(wildcard kernels/*.cu)) \
+                $(B)/obj/emulated/tests/support/cuda_emulation.o
+CXXFLAGS ?= $(OPT) -g
+CXXFLAGS += -std=gnu++17 -ffp-contract=off -fno-omit-frame-pointer -Wall -Wextra -Wshadow \
+            $(if $(DEV),-Werror) $(SAN_$(VARIANT))
+define emulated
+$(call say,CXX,$<)
+$(Q)mkdir -p $(@D)
+$(Q)$(CXX) -I. -D_GNU_SOURCE $(CXXFLAGS) -include tests/support/cuda_emulation.h -MMD -MP -x c++ -c -o $@ $<
+endef
+$(B)/obj/emulated/%.o: %.cu Makefile
+	$(emulated)
+
+$(B)/obj/emulated/%.o: %.cc Makefile
+	$(emulated)
+
+$(filter $(B)/tests/kernels/%,$(TESTS)): $(B)/tests/%: $(B)/obj/tests/%.o $(EMULATED_OBJ) $(SUPPORT_OBJ) $(LIB)
+	$(call link,$(TEST_LIBS) -lstdc++)
 
 $(TEST_TOOLS): $(B)/tests/%: $(B)/obj/tests/support/tools/%.o $(SUPPORT_OBJ) $(LIB)
 	$(call link,$(TEST_LIBS))
@@ -147,11 +167,34 @@ fuzz: ## fuzz one parser with libFuzzer: make fuzz T=tokenizer S=60
 	$(Q)$(MAKE) --no-print-directory VARIANT=fuzz CC=clang-14 OPT=-O1 build/fuzz/tests/fuzz/fuzz_$(T)
 	$(Q)scripts/fuzz.sh $(T) $(or $(S),60)
 
+# The CUDA backend, a library of its own that agentd loads when asked (kernels/cuda.h).
+NVCC       ?= nvcc
+CUDA_ARCHS ?= 80 90a 100 120
+CUDA_OBJ   := $(patsubst %.cu,$(B)/obj/cuda/%.o,$(wildcard kernels/*.cu)) \
+              $(patsubst %.c,$(B)/obj/cuda/%.o,base/err.c kernels/types.c)
+$(B)/obj/cuda/%.o: %.cu Makefile
+	$(call say,NVCC,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(NVCC) -std=c++17 -O3 --fmad=false -lineinfo -I. -MMD -MP -Xcompiler -fPIC,-Wall,-Wextra \
+	    -Werror all-warnings $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
+	    -Xptxas -v -c -o $@ $< >$(@:.o=.log) 2>&1 || { cat $(@:.o=.log); exit 1; }
+
+$(B)/obj/cuda/%.o: %.c Makefile
+	$(call say,CC,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -fPIC -MMD -MP -c -o $@ $<
+
+$(B)/libagentd-cuda.so: $(CUDA_OBJ)
+	$(call say,NVCC,$@)
+	$(Q)$(NVCC) -shared -cudart static -o $@ $^
+
+cuda: $(B)/libagentd-cuda.so ## the CUDA backend (needs nvcc 13, no GPU)
+
 lint: ## folder rules, banned calls, long functions, format
 	$(Q)scripts/lint.sh
 
 format: ## clang-format every source file
-	$(Q)clang-format-14 -i $$(git ls-files '*.c' '*.h' '*.cu')
+	$(Q)clang-format-14 -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cc')
 
 analyze: ## gcc's static analyzer over the product code
 	$(Q)$(MAKE) --no-print-directory VARIANT=analyze build/analyze/libagentd.a

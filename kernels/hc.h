@@ -14,10 +14,6 @@
 
 #include "kernels/types.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define K_TOL_HC 1e-5f
 
 /* Coefficients of one half, from the stream before it.
@@ -61,12 +57,4 @@ struct k_hc_update {
     enum k_round round;
 };
 
-/* The coefficients of one token from its (2+hc)*hc numbers m, for every host backend: m, scale,
- * base, pre, post, comb, hc, iters, hc_eps as in k_hc_mix. In double, rounded once. */
-void k_hc_coefficients(const double *m, const struct k_hc_mix *a, float *pre, float *post,
-                       float *comb);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

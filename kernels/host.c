@@ -62,6 +62,13 @@ static void host_unpack(struct kernels *k, struct k_weight *w)
     w->packed = NULL;
 }
 
+static void host_fini(struct kernels *k)
+{
+    for (int i = 0; i < K_N_SLOTS; i++)
+        free(k->ctx->slot[i].p);
+    free(k->ctx);
+}
+
 enum err k_host_init(struct kernels *k, const char *numerics, struct pool *pool,
                      struct error *e)
 {
@@ -73,6 +80,7 @@ enum err k_host_init(struct kernels *k, const char *numerics, struct pool *pool,
     *k = (struct kernels){.numerics = numerics,
                           .host_memory = true,
                           .ctx = ctx,
+                          .fini = host_fini,
                           .alloc = host_alloc,
                           .free = host_free,
                           .copy_in = host_copy,
@@ -86,10 +94,8 @@ enum err k_host_init(struct kernels *k, const char *numerics, struct pool *pool,
 
 void kernels_fini(struct kernels *k)
 {
-    if (k->ctx)
-        for (int i = 0; i < K_N_SLOTS; i++)
-            free(k->ctx->slot[i].p);
-    free(k->ctx);
+    if (k->fini)
+        k->fini(k);
     *k = (struct kernels){0};
 }
 

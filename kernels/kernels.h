@@ -51,8 +51,10 @@ struct kernels {
     const char *numerics; /* class and revision: "ref/1", "cpu-avx512bf16/1"; static */
     bool host_memory;     /* the engine may read and write buffers directly */
     struct k_ctx *ctx;    /* the backend's own: pool, scratch, first failure */
+    void (*fini)(struct kernels *k); /* frees ctx and what it owns: kernels_fini() calls it */
 
-    /* Page-aligned zeroed memory for activations, rings and planes; NULL when there is none. */
+    /* Zeroed memory for activations, rings and planes, page-aligned (256 bytes on a device);
+     * NULL when there is none. */
     void *(*alloc)(struct kernels *k, size_t bytes);
     void (*free)(struct kernels *k, void *p); /* NULL is fine */
     /* Host to backend, backend to host, inside the backend; in order with the ops. Ranges of

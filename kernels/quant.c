@@ -3,116 +3,29 @@
 #include <assert.h>
 
 #include "kernels/host.h"
-
-/* Largest magnitude; NaN if any is NaN. */
-static float amax(const float *x, uint32_t n)
-{
-    uint32_t max = 0; /* magnitudes order like their bits, NaN on top */
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t u = k_f32_bits(x[i]) & 0x7fffffffu;
-        max = u > max ? u : max;
-    }
-    return k_f32_from_bits(max);
-}
-
-/* amax or the floor, NaN kept */
-static float at_least(float x, float floor)
-{
-    return x < floor ? floor : x;
-}
-
-static uint8_t scale_fp8_32(const float *x)
-{
-    return k_e8m0_ceil(at_least(amax(x, 32), 1e-4f) * (1.0f / 448.0f));
-}
-
-static void encode_fp8_32(const float *x, uint32_t d, uint8_t *row)
-{
-    for (uint32_t g = 0; g < d / 32; g++) {
-        uint8_t code = scale_fp8_32(x + g * 32);
-        float scale = k_e8m0_to_f32(code);
-        row[d + g] = code;
-        for (uint32_t i = g * 32; i < g * 32 + 32; i++)
-            row[i] = k_f32_to_e4m3(x[i] / scale);
-    }
-}
-
-/* Two codes to a byte, the even one low. */
-static void put_nibbles(const float *x, float scale, uint32_t n, uint8_t *dst)
-{
-    for (uint32_t i = 0; i < n; i += 2)
-        dst[i / 2] =
-            (uint8_t)(k_f32_to_e2m1(x[i] / scale) | k_f32_to_e2m1(x[i + 1] / scale) << 4);
-}
-
-static void encode_fp4_16(const float *x, uint32_t d, uint8_t *row)
-{
-    for (uint32_t g = 0; g < d / 16; g++) {
-        uint8_t code = k_f32_to_e4m3(at_least(amax(x + g * 16, 16), 6 * 0x1p-9f) / 6);
-        row[d / 2 + g] = code;
-        put_nibbles(x + g * 16, k_e4m3_to_f32(code), 16, row + g * 8);
-    }
-}
-
-static void encode_fp4_32(const float *x, uint32_t d, uint8_t *row)
-{
-    for (uint32_t g = 0; g < d / 32; g++) {
-        uint8_t code =
-            k_e8m0_ceil(at_least(amax(x + g * 32, 32), 6 * 0x1p-126f) * (1.0f / 6.0f));
-        row[d / 2 + g] = code;
-        put_nibbles(x + g * 32, k_e8m0_to_f32(code), 32, row + g * 16);
-    }
-}
+#include "kernels/quant_groups.h"
 
 void k_encode_row(enum k_format format, const float *x, uint32_t d, uint8_t *row)
 {
+    uint32_t size = k_group_size(format), bytes = k_group_bytes(format);
     assert(k_row_bytes(format, d));
-    switch (format) {
-    case K_ROW_F32:
+    if (!size) {
         memcpy(row, x, (size_t)d * 4);
-        break;
-    case K_ROW_FP8_32:
-        encode_fp8_32(x, d, row);
-        break;
-    case K_ROW_FP4_16:
-        encode_fp4_16(x, d, row);
-        break;
-    case K_ROW_FP4_32:
-        encode_fp4_32(x, d, row);
-        break;
+        return;
     }
-}
-
-static void decode_fp4(const uint8_t *codes, float scale, uint32_t n, float *x)
-{
-    for (uint32_t i = 0; i < n; i += 2) {
-        x[i] = k_e2m1_to_f32(codes[i / 2]) * scale;
-        x[i + 1] = k_e2m1_to_f32(codes[i / 2] >> 4) * scale;
-    }
+    for (uint32_t g = 0; g < d / size; g++)
+        row[d / size * bytes + g] = k_encode_group(format, x + g * size, row + g * bytes);
 }
 
 void k_decode_row(enum k_format format, const uint8_t *row, uint32_t d, float *x)
 {
-    switch (format) {
-    case K_ROW_F32:
+    uint32_t size = k_group_size(format), bytes = k_group_bytes(format);
+    if (!size) {
         memcpy(x, row, (size_t)d * 4);
-        break;
-    case K_ROW_FP8_32:
-        for (uint32_t g = 0; g < d / 32; g++) {
-            float scale = k_e8m0_to_f32(row[d + g]);
-            for (uint32_t i = g * 32; i < g * 32 + 32; i++)
-                x[i] = k_e4m3_to_f32(row[i]) * scale;
-        }
-        break;
-    case K_ROW_FP4_16:
-        for (uint32_t g = 0; g < d / 16; g++)
-            decode_fp4(row + g * 8, k_e4m3_to_f32(row[d / 2 + g]), 16, x + g * 16);
-        break;
-    case K_ROW_FP4_32:
-        for (uint32_t g = 0; g < d / 32; g++)
-            decode_fp4(row + g * 16, k_e8m0_to_f32(row[d / 2 + g]), 32, x + g * 32);
-        break;
+        return;
     }
+    for (uint32_t g = 0; g < d / size; g++)
+        k_decode_group(format, row + g * bytes, row[d / size * bytes + g], x + g * size);
 }
 
 /* y may be x: a group is read whole before it is written. */

@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <math.h>
 
+#include "kernels/hc_coefficients.h"
 #include "kernels/isa.h"
 
 struct rows_job {

@@ -4,7 +4,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 2
 export LC_ALL=C
-files=$(git ls-files -co --exclude-standard -- '*.c' '*.h' '*.cu' 2>/dev/null |
+files=$(git ls-files -co --exclude-standard -- '*.c' '*.h' '*.cu' '*.cuh' '*.cc' 2>/dev/null |
     while read -r f; do [ -f "$f" ] && echo "$f"; done)
 [ -n "$files" ] || files=$(find . -name build -prune -o -name '*.[ch]' -print | sed 's|^\./||')
 failed=0

@@ -1,13 +1,15 @@
 /* The backends that a kernel test runs on: ref first, then every CPU instruction set that this
- * machine has, each with a pool of three threads (backends) and with none (singles). */
+ * machine has, each with a pool of three threads (backends) and with none (singles), then the
+ * CUDA kernels in emulation. */
 #ifndef TESTS_KERNELS_BACKENDS_H
 #define TESTS_KERNELS_BACKENDS_H
 
 #include "base/pool.h"
+#include "kernels/cuda.h"
 #include "kernels/host.h"
 #include "tests/support/test.h"
 
-#define MAX_BACKENDS 5
+#define MAX_BACKENDS 6
 
 static struct kernels backends[MAX_BACKENDS], singles[MAX_BACKENDS];
 static size_t n_backends;
@@ -36,6 +38,11 @@ static void backends_open(void)
     }
     for (size_t b = 0; b < n_backends; b++)
         backends[b].ctx->serial_ns = 0; /* small shapes on all threads, too */
+    if (k_cuda_open(&backends[n_backends], 0, &e) || k_cuda_open(&singles[n_backends], 0, &e)) {
+        fprintf(stderr, "backends: %s\n", e.msg);
+        exit(1);
+    }
+    n_backends++;
 }
 
 static void backends_close(void)

@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "kernels/bits.h"
+#include "kernels/hc_coefficients.h"
 #include "kernels/kernels.h"
 #include "tests/kernels/backends.h"
 #include "tests/support/golden.h"

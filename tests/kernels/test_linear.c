@@ -193,8 +193,8 @@ static void test_all_codes(void **state)
                     k_expand_row(&w, o, row);
                     for (size_t i = 0; i < 32; i++)
                         if (isfinite(row[i])) /* infinities times 0 spoil their row */
-                            assert_true(y[i * 8 + o] == (b ? k_bf16(row[i]) : row[i]) ||
-                                        s > 240);
+                            assert_true(y[i * 8 + o] == row[i] || s > 240 ||
+                                        (b && y[i * 8 + o] == k_bf16(row[i])));
                 }
             }
         }
@@ -215,7 +215,7 @@ static void test_isa_names(void **state)
     assert_int_equal(kernels_cpu(&k, "sse9", NULL, &e), ERR_INVAL);
     assert_non_null(strstr(e.msg, "sse9"));
     assert_ok(kernels_cpu(&k, NULL, NULL, &e), &e);
-    assert_string_equal(k.numerics, backends[n_backends - 1].numerics);
+    assert_string_equal(k.numerics, backends[n_backends - 2].numerics);
     kernels_fini(&k);
 }
 

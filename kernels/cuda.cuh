@@ -1,0 +1,160 @@
+/* What every CUDA op shares: launches, reductions of a fixed order, context. Internal to
+ * kernels/.
+ *
+ * The files compile twice: by nvcc, and as host C++ with tests/support/cuda_emulation.h in
+ * front (K_CUDA_EMULATED), where every op meets the same tests as the host backends. So kernels
+ * keep to what both know: K_LAUNCH for launches, one K_SHARED buffer a kernel, barriers and
+ * exchanges that all threads of a block or mask reach.
+ *
+ * Order of sums: within a thread ascending, then the lanes of a warp by xor of 16, 8, 4, 2, 1,
+ * then the warps of a block ascending. It depends on the summed dimension and the block size,
+ * which is fixed per kernel: a row has the same bits in any company. fmad is off; where a
+ * multiply-add is meant it is written fmaf. */
+#ifndef KERNELS_CUDA_CUH
+#define KERNELS_CUDA_CUH
+
+#ifndef K_CUDA_EMULATED
+#include <cuda_runtime.h>
+#endif
+
+#include "kernels/bits.h"
+#include "kernels/kernels.h"
+#include "kernels/math.h"
+
+#ifdef K_CUDA_EMULATED
+#define K_LAUNCH(kernel, grid, block, shared, k, ...)                                          \
+    do {                                                                                       \
+        if (k_ready((k), NULL, (shared)))                                                      \
+            cuda_emulation::launch(#kernel, (grid), (block), (shared),                         \
+                                   [=] { kernel(__VA_ARGS__); });                              \
+    } while (0)
+#define K_SHARED(type, name) type *name = (type *)cuda_emulation::shared_memory()
+#else
+/* Queues kernel(...) on the table's stream unless an earlier op failed; keeps the first
+ * failure. */
+#define K_LAUNCH(kernel, grid, block, shared, k, ...)                                          \
+    do {                                                                                       \
+        if (k_ready((k), (const void *)kernel, (shared))) {                                    \
+            kernel<<<(grid), (block), (shared), (k)->ctx->stream>>>(__VA_ARGS__);              \
+            k_launched((k), cudaGetLastError(), #kernel);                                      \
+        }                                                                                      \
+    } while (0)
+#define K_SHARED(type, name)                                                                   \
+    extern __shared__ __align__(16) unsigned char k_shared_bytes[];                            \
+    type *name = reinterpret_cast<type *>(k_shared_bytes)
+#endif
+
+#define K_WARP 32u
+#define K_ALL_LANES 0xffffffffu
+
+/* Device scratch by use; grows and is kept. An op owns its slots from entry to return. */
+enum k_cuda_slot {
+    K_CUDA_LINEAR_X,
+    K_CUDA_MOE_LISTS,
+    K_CUDA_MOE_EXPERTS,
+    K_CUDA_MOE_GATE,
+    K_CUDA_MOE_UP,
+    K_CUDA_MOE_Y,
+    K_CUDA_INDEX_SCORE,
+    K_CUDA_INDEX_BLOCK,
+    K_N_CUDA_SLOTS
+};
+
+/* The table's context: one device, one stream. */
+struct k_ctx {
+    int device;
+    cudaStream_t stream;
+    enum err failed; /* first failure since sync, and what it was */
+    char what[160];
+    struct {
+        void *p;
+        size_t bytes;
+    } slot[K_N_CUDA_SLOTS];
+    char numerics[32];
+};
+
+/* At least `bytes` of device scratch, contents undefined; NULL: kept as a failure. */
+void *k_cuda_scratch(struct kernels *k, enum k_cuda_slot slot, size_t bytes);
+/* False after an earlier failure. Raises a kernel's limit of shared memory where it must be. */
+bool k_ready(struct kernels *k, const void *kernel, size_t shared_bytes);
+void k_launched(struct kernels *k, cudaError_t rc, const char *kernel);
+
+static inline unsigned k_div_up(size_t n, size_t by)
+{
+    return (unsigned)((n + by - 1) / by);
+}
+
+__device__ static inline float k_rounded(float x, enum k_round round)
+{
+    return round == K_BF16 ? k_bf16(x) : x;
+}
+
+__host__ __device__ static inline size_t k_row_stride(size_t stride, size_t d)
+{
+    return stride ? stride : d;
+}
+
+__device__ static inline float k_warp_sum(float x)
+{
+    for (int bits = 16; bits; bits /= 2)
+        x += __shfl_xor_sync(K_ALL_LANES, x, bits);
+    return x;
+}
+
+/* Sum over a block of blockDim.x threads (a multiple of 32); every thread gets it. scratch has
+ * room for a float per warp. All threads call it. */
+__device__ static inline float k_block_sum(float x, float *scratch)
+{
+    unsigned n_warps = blockDim.x / K_WARP;
+    x = k_warp_sum(x);
+    if (threadIdx.x % K_WARP == 0)
+        scratch[threadIdx.x / K_WARP] = x;
+    __syncthreads();
+    float sum = 0;
+    for (unsigned w = 0; w < n_warps; w++)
+        sum += scratch[w];
+    __syncthreads();
+    return sum;
+}
+
+/* One value of a weight matrix, exact. w is a copy in the kernel's arguments. */
+__device__ static inline float k_weight_value(const struct k_weight &w, size_t o, size_t i)
+{
+    const uint8_t *data = (const uint8_t *)w.data;
+    size_t at = o * w.n_in + i;
+    switch (w.type) {
+    case K_W_F32:
+        return ((const float *)w.data)[at];
+    case K_W_BF16:
+        return k_bf16_to_f32(((const uint16_t *)w.data)[at]);
+    case K_W_FP8_32X32:
+        return k_e4m3_to_f32(data[at]) *
+               k_e8m0_to_f32(w.scale[o / 32 * (w.n_in / 32) + i / 32]);
+    case K_W_FP4_1X32:
+        return k_e2m1_to_f32((uint8_t)(data[at / 2] >> (i % 2 * 4))) *
+               k_e8m0_to_f32(w.scale[at / 32]);
+    }
+    return 0;
+}
+
+/* The ops. */
+void k_embed_cuda(struct kernels *k, const struct k_embed *a);
+void k_hc_mix_cuda(struct kernels *k, const struct k_hc_mix *a);
+void k_hc_collapse_cuda(struct kernels *k, const struct k_hc_collapse *a);
+void k_hc_update_cuda(struct kernels *k, const struct k_hc_update *a);
+void k_rmsnorm_cuda(struct kernels *k, const struct k_rmsnorm *a);
+void k_linear_cuda(struct kernels *k, const struct k_linear *a);
+void k_rope_table_cuda(struct kernels *k, const struct k_rope_table *a);
+void k_rope_cuda(struct kernels *k, const struct k_rope *a);
+void k_encode_cuda(struct kernels *k, const struct k_encode *a);
+void k_decode_cuda(struct kernels *k, const struct k_decode *a);
+void k_fake_quant_cuda(struct kernels *k, const struct k_fake_quant *a);
+void k_compress_cuda(struct kernels *k, const struct k_compress *a);
+void k_attention_cuda(struct kernels *k, const struct k_attention *a);
+void k_index_cuda(struct kernels *k, const struct k_index *a);
+void k_route_cuda(struct kernels *k, const struct k_route *a);
+void k_moe_cuda(struct kernels *k, const struct k_moe *a);
+void k_engram_rows_cuda(struct kernels *k, const struct k_engram_rows *a);
+void k_engram_gate_cuda(struct kernels *k, const struct k_engram_gate *a);
+
+#endif

@@ -1,0 +1,205 @@
+/* The table of the CUDA backend: context, memory, first failure. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/cuda.cuh"
+#include "kernels/cuda.h"
+
+static void keep_failure(struct kernels *k, enum err rc, const char *what, cudaError_t error)
+{
+    if (k->ctx->failed)
+        return;
+    k->ctx->failed = rc;
+    (void)snprintf(k->ctx->what, sizeof k->ctx->what, "%s: %s", what,
+                   cudaGetErrorString(error));
+}
+
+void k_launched(struct kernels *k, cudaError_t rc, const char *kernel)
+{
+    if (rc != cudaSuccess)
+        keep_failure(k, ERR_GPU, kernel, rc);
+}
+
+bool k_ready(struct kernels *k, const void *kernel, size_t shared_bytes)
+{
+    if (k->ctx->failed)
+        return false;
+#ifndef K_CUDA_EMULATED
+    if (shared_bytes > 48 * 1024) {
+        cudaError_t rc = cudaFuncSetAttribute(
+            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+        if (rc != cudaSuccess)
+            keep_failure(k, ERR_GPU, "shared memory", rc);
+    }
+#else
+    (void)kernel, (void)shared_bytes;
+#endif
+    return !k->ctx->failed;
+}
+
+void *k_cuda_scratch(struct kernels *k, enum k_cuda_slot slot, size_t bytes)
+{
+    struct k_ctx *ctx = k->ctx;
+    if (ctx->failed)
+        return NULL;
+    if (ctx->slot[slot].bytes >= bytes)
+        return ctx->slot[slot].p;
+    /* What is queued may still read the old buffer. */
+    cudaError_t rc = cudaStreamSynchronize(ctx->stream);
+    (void)cudaFree(ctx->slot[slot].p);
+    ctx->slot[slot].p = NULL, ctx->slot[slot].bytes = 0;
+    if (rc == cudaSuccess)
+        rc = cudaMalloc(&ctx->slot[slot].p, bytes);
+    if (rc != cudaSuccess) {
+        char what[64];
+        (void)snprintf(what, sizeof what, "scratch of %zu bytes", bytes);
+        keep_failure(k, rc == cudaErrorMemoryAllocation ? ERR_NOMEM : ERR_GPU, what, rc);
+        return NULL;
+    }
+    ctx->slot[slot].bytes = bytes;
+    return ctx->slot[slot].p;
+}
+
+static void *device_alloc(struct kernels *k, size_t bytes)
+{
+    void *p = NULL;
+    if (cudaMalloc(&p, bytes ? bytes : 1) != cudaSuccess) {
+        (void)cudaGetLastError(); /* the caller is told by NULL; nothing is kept */
+        return NULL;
+    }
+    cudaError_t rc = cudaMemsetAsync(p, 0, bytes, k->ctx->stream);
+    if (rc != cudaSuccess)
+        keep_failure(k, ERR_GPU, "memset", rc);
+    return p;
+}
+
+static void device_free(struct kernels *k, void *p)
+{
+    (void)cudaStreamSynchronize(k->ctx->stream); /* nothing queued reads it any more */
+    (void)cudaFree(p);
+}
+
+static void device_copy(struct kernels *k, void *dst, const void *src, size_t bytes,
+                        enum cudaMemcpyKind kind)
+{
+    if (!bytes || k->ctx->failed)
+        return;
+    cudaError_t rc = cudaMemcpyAsync(dst, src, bytes, kind, k->ctx->stream);
+    if (rc == cudaSuccess && kind != cudaMemcpyDeviceToDevice)
+        rc = cudaStreamSynchronize(k->ctx->stream); /* the host may reuse its buffer */
+    if (rc != cudaSuccess)
+        keep_failure(k, ERR_GPU, "copy", rc);
+}
+
+static void copy_in(struct kernels *k, void *dst, const void *src, size_t bytes)
+{
+    device_copy(k, dst, src, bytes, cudaMemcpyHostToDevice);
+}
+
+static void copy_out(struct kernels *k, void *dst, const void *src, size_t bytes)
+{
+    device_copy(k, dst, src, bytes, cudaMemcpyDeviceToHost);
+}
+
+static void copy_inside(struct kernels *k, void *dst, const void *src, size_t bytes)
+{
+    device_copy(k, dst, src, bytes, cudaMemcpyDeviceToDevice);
+}
+
+static enum err device_sync(struct kernels *k, struct error *e)
+{
+    cudaError_t rc = cudaStreamSynchronize(k->ctx->stream);
+    if (rc != cudaSuccess)
+        keep_failure(k, ERR_GPU, "queued work", rc);
+    enum err failed = k->ctx->failed;
+    k->ctx->failed = OK;
+    return failed ? err_set(e, failed, "kernels %s: %s", k->numerics, k->ctx->what) : OK;
+}
+
+static enum err no_pack(struct kernels *k, struct k_weight *w, struct error *e)
+{
+    (void)k, (void)w, (void)e;
+    return OK;
+}
+
+static void no_unpack(struct kernels *k, struct k_weight *w)
+{
+    (void)k;
+    w->packed = NULL;
+}
+
+static void fini(struct kernels *k)
+{
+    (void)cudaStreamSynchronize(k->ctx->stream);
+    for (int i = 0; i < K_N_CUDA_SLOTS; i++)
+        (void)cudaFree(k->ctx->slot[i].p);
+    (void)cudaStreamDestroy(k->ctx->stream);
+    free(k->ctx);
+}
+
+/* Class of numerics: the compute capability decides which kernels run. */
+static cudaError_t name_class(struct k_ctx *ctx)
+{
+#ifdef K_CUDA_EMULATED
+    (void)snprintf(ctx->numerics, sizeof ctx->numerics, "cuda-emulated/1");
+    return cudaSuccess;
+#else
+    int major = 0, minor = 0;
+    cudaError_t rc =
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ctx->device);
+    if (rc == cudaSuccess)
+        rc = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ctx->device);
+    (void)snprintf(ctx->numerics, sizeof ctx->numerics, "cuda-sm%d%d/1", major, minor);
+    return rc;
+#endif
+}
+
+static void fill(struct kernels *k, struct k_ctx *ctx)
+{
+    *k = {};
+    k->numerics = ctx->numerics;
+    k->ctx = ctx;
+    k->fini = fini;
+    k->alloc = device_alloc, k->free = device_free;
+    k->copy_in = copy_in, k->copy_out = copy_out, k->copy = copy_inside;
+    k->sync = device_sync;
+    k->pack = no_pack, k->unpack = no_unpack;
+    k->embed = k_embed_cuda;
+    k->hc_mix = k_hc_mix_cuda;
+    k->hc_collapse = k_hc_collapse_cuda;
+    k->hc_update = k_hc_update_cuda;
+    k->rmsnorm = k_rmsnorm_cuda;
+    k->linear = k_linear_cuda;
+    k->rope_table = k_rope_table_cuda;
+    k->rope = k_rope_cuda;
+    k->encode = k_encode_cuda;
+    k->decode = k_decode_cuda;
+    k->fake_quant = k_fake_quant_cuda;
+    k->compress = k_compress_cuda;
+    k->attention = k_attention_cuda;
+    k->index = k_index_cuda;
+    k->route = k_route_cuda;
+    k->moe = k_moe_cuda;
+    k->engram_rows = k_engram_rows_cuda;
+    k->engram_gate = k_engram_gate_cuda;
+}
+
+enum err k_cuda_open(struct kernels *k, int device, struct error *e)
+{
+    struct k_ctx *ctx = (struct k_ctx *)calloc(1, sizeof *ctx);
+    if (!ctx)
+        return err_set(e, ERR_NOMEM, "backend cuda: context");
+    ctx->device = device;
+    cudaError_t rc = cudaSetDevice(device);
+    if (rc == cudaSuccess)
+        rc = name_class(ctx);
+    if (rc == cudaSuccess)
+        rc = cudaStreamCreate(&ctx->stream);
+    if (rc != cudaSuccess) {
+        free(ctx);
+        return err_set(e, device ? ERR_INVAL : ERR_UNSUPPORTED, "backend cuda: device %d: %s",
+                       device, cudaGetErrorString(rc));
+    }
+    fill(k, ctx);
+    return OK;
+}

@@ -1,0 +1,402 @@
+#include "tests/support/cuda_emulation.h"
+
+#include <sys/mman.h>
+#include <vector>
+
+#ifndef __x86_64__
+#include <ucontext.h>
+#endif
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+#ifdef __x86_64__
+/* swapcontext asks the kernel for the signal mask every time; a warp sum is ten switches for
+ * each of its lanes. Saves what a callee must keep, leaves the stack pointer in *from, goes to
+ * `to`. */
+extern "C" void cuda_emulation_switch(void **from, void *to);
+asm(R"(
+    .text
+    .globl cuda_emulation_switch
+    .type cuda_emulation_switch, @function
+cuda_emulation_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+    .size cuda_emulation_switch, . - cuda_emulation_switch
+)");
+
+struct context {
+    void *sp;
+};
+
+static void context_make(context *c, void *stack, size_t bytes, void (*entry)())
+{
+    void **top = (void **)((uint8_t *)stack + bytes) - 2;
+    *top = (void *)entry;
+    c->sp = top - 6;
+    memset(c->sp, 0, 6 * sizeof(void *));
+}
+
+static void context_switch(context *from, context *to)
+{
+    cuda_emulation_switch(&from->sp, to->sp);
+}
+#else
+typedef ucontext_t context;
+
+static void context_make(context *c, void *stack, size_t bytes, void (*entry)())
+{
+    getcontext(c);
+    c->uc_stack.ss_sp = stack;
+    c->uc_stack.ss_size = bytes;
+    c->uc_link = NULL;
+    makecontext(c, entry, 0);
+}
+
+static void context_switch(context *from, context *to)
+{
+    swapcontext(from, to);
+}
+#endif
+
+namespace cuda_emulation
+{
+place here;
+counts total;
+
+namespace
+{
+const size_t STACK = 256 * 1024;
+const unsigned MAX_THREADS = 1024;
+
+enum state { READY, AT_BARRIER, AT_EXCHANGE, DONE };
+
+struct fiber {
+    struct context context;
+    place where;
+    enum state state;
+    unsigned mask; /* of the exchange it waits in */
+    /* What it brought: to exchanges of the whole warp, of which one lane can be at most one
+     * ahead of another, in turn; to others, in a third place. */
+    uint8_t mine[3][16];
+    unsigned turn;
+    void *fake_stack; /* ASan's */
+};
+
+struct block_run {
+    const char *name;
+    const std::function<void()> *body;
+    fiber *fibers;
+    unsigned n_threads, current;
+    struct context scheduler;
+    void *fake_stack;
+    const void *stack;
+    size_t stack_bytes;
+    std::vector<uint8_t> *shared;
+};
+
+block_run *run;
+uint8_t *stacks;
+fiber *fibers;
+
+[[noreturn]] void fail(const fiber &f, const char *what)
+{
+    fprintf(stderr, "cuda emulation: kernel %s, block (%u,%u,%u), thread %u: %s\n", run->name,
+            f.where.block.x, f.where.block.y, f.where.block.z, (unsigned)(&f - fibers), what);
+    abort();
+}
+
+void leave_fiber(fiber *f, bool for_good)
+{
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_start_switch_fiber(for_good ? NULL : &f->fake_stack, run->stack,
+                                   run->stack_bytes);
+#else
+    (void)for_good;
+#endif
+    context_switch(&f->context, &run->scheduler);
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_finish_switch_fiber(f->fake_stack, &run->stack, &run->stack_bytes);
+#endif
+    here = f->where;
+}
+
+void fiber_main()
+{
+    fiber *f = &fibers[run->current];
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_finish_switch_fiber(NULL, &run->stack, &run->stack_bytes);
+#endif
+    (*run->body)();
+    f->state = DONE;
+    leave_fiber(f, true);
+}
+
+void enter_fiber(unsigned i)
+{
+    run->current = i;
+    here = fibers[i].where;
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_start_switch_fiber(&run->fake_stack, stacks + i * STACK, STACK);
+#endif
+    context_switch(&run->scheduler, &fibers[i].context);
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_finish_switch_fiber(run->fake_stack, NULL, NULL);
+#endif
+}
+
+/* Lets the lanes of a warp that wait for the same exchange go on together once all of it are
+ * there. first: the warp's first thread; n: its threads. */
+bool release_exchange(unsigned first, unsigned n)
+{
+    fiber *warp = &fibers[first];
+    unsigned waiting = 0, done = 0, seen = 0;
+    bool any = false;
+    for (unsigned l = 0; l < n; l++) {
+        waiting |= warp[l].state == AT_EXCHANGE ? 1u << l : 0;
+        done |= warp[l].state == DONE ? 1u << l : 0;
+    }
+    for (unsigned l = 0; l < n; l++) {
+        unsigned mask = warp[l].mask;
+        if (!(waiting >> l & 1u) || seen >> l & 1u)
+            continue;
+        if (mask & done)
+            fail(warp[l], "waits in a warp exchange for a lane that has exited");
+        if (n < 32 && mask >> n)
+            fail(warp[l], "names lanes in a warp exchange that the block does not have");
+        bool all = (waiting & mask) == mask;
+        for (unsigned m = 0; m < n && all; m++)
+            all = !(mask >> m & 1u) || warp[m].mask == mask;
+        for (unsigned m = 0; m < n && all; m++)
+            if (mask >> m & 1u)
+                warp[m].state = READY;
+        seen |= all ? mask : 0;
+        any |= all;
+    }
+    return any;
+}
+
+bool release_barrier()
+{
+    unsigned waiting = 0, done = 0;
+    for (unsigned i = 0; i < run->n_threads; i++) {
+        waiting += fibers[i].state == AT_BARRIER;
+        done += fibers[i].state == DONE;
+    }
+    if (!waiting)
+        return false;
+    if (done)
+        for (unsigned i = 0; i < run->n_threads; i++)
+            if (fibers[i].state == DONE)
+                fail(fibers[i], "exited while others wait in __syncthreads");
+    if (waiting < run->n_threads)
+        return false;
+    for (unsigned i = 0; i < run->n_threads; i++)
+        fibers[i].state = READY;
+    total.barriers++;
+    return true;
+}
+
+/* i-th of n (a power of two or not) in the order of this block. */
+unsigned in_order(unsigned i, uint64_t block, unsigned n)
+{
+    switch (block % 3) {
+    case 0:
+        return i;
+    case 1:
+        return n - 1 - i;
+    default: /* an odd factor permutes a power of two; else rotate */
+        return (n & (n - 1)) == 0 ? (i * 37u + 11u) & (n - 1) : (i + n / 2) % n;
+    }
+}
+
+/* Runs a warp as far as it comes: to a barrier, its end, or an exchange that is not complete.
+ */
+bool run_warp(unsigned first, unsigned n)
+{
+    bool moved = false, again = true;
+    while (again) {
+        for (unsigned i = 0; i < n; i++) {
+            unsigned t = first + in_order(i, total.blocks, n);
+            if (fibers[t].state == READY) {
+                enter_fiber(t);
+                moved = true;
+            }
+        }
+        again = release_exchange(first, n);
+    }
+    return moved;
+}
+
+[[noreturn]] void report_stuck()
+{
+    for (unsigned i = 0; i < run->n_threads; i++)
+        if (fibers[i].state != DONE)
+            fail(fibers[i], fibers[i].state == AT_BARRIER
+                                ? "waits in __syncthreads for ever"
+                                : "waits in a warp exchange for ever");
+    abort();
+}
+
+void run_block(const char *name, dim3 grid, dim3 block, uint3 at, size_t shared_bytes,
+               const std::function<void()> &body)
+{
+    std::vector<uint8_t> shared(shared_bytes, 0xff);
+    shared.shrink_to_fit();
+    block_run r = {};
+    r.name = name, r.body = &body, r.fibers = fibers, r.shared = &shared;
+    r.n_threads = block.x * block.y * block.z;
+    run = &r;
+    for (unsigned i = 0; i < r.n_threads; i++) {
+        fiber *f = &fibers[i];
+        f->state = READY;
+        f->where = {{i % block.x, i / block.x % block.y, i / block.x / block.y},
+                    at,
+                    block,
+                    grid,
+                    i % 32,
+                    i / 32};
+        f->turn = 0;
+        context_make(&f->context, stacks + i * STACK, STACK, fiber_main);
+    }
+    unsigned n_warps = (r.n_threads + 31) / 32;
+    for (bool alive = true; alive;) {
+        bool moved = false;
+        for (unsigned i = 0; i < n_warps; i++) {
+            unsigned first = in_order(i, total.blocks, n_warps) * 32;
+            moved |= run_warp(first, r.n_threads - first < 32 ? r.n_threads - first : 32);
+        }
+        alive = false;
+        for (unsigned i = 0; i < r.n_threads && !alive; i++)
+            alive = fibers[i].state != DONE;
+        if (alive && !release_barrier() && !moved)
+            report_stuck();
+    }
+    run = NULL;
+    total.blocks++;
+}
+} // namespace
+
+void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes,
+            const std::function<void()> &body)
+{
+    unsigned n = block.x * block.y * block.z;
+    if (!n || n > MAX_THREADS || shared_bytes > 227 * 1024 || grid.y > 65535 ||
+        grid.z > 65535 || !grid.x || !grid.y || !grid.z) {
+        fprintf(stderr,
+                "cuda emulation: kernel %s: a launch of %ux%ux%u blocks of %u threads with %zu "
+                "bytes of shared memory is refused by a device\n",
+                name, grid.x, grid.y, grid.z, n, shared_bytes);
+        abort();
+    }
+    if (!stacks) {
+        stacks = (uint8_t *)mmap(NULL, STACK * MAX_THREADS, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (stacks == MAP_FAILED)
+            abort();
+        fibers = new fiber[MAX_THREADS];
+    }
+    total.launches++;
+    for (unsigned z = 0; z < grid.z; z++)
+        for (unsigned y = 0; y < grid.y; y++)
+            for (unsigned x = 0; x < grid.x; x++)
+                run_block(name, grid, block, {x, y, z}, shared_bytes, body);
+    total.threads += (uint64_t)n * grid.x * grid.y * grid.z;
+}
+
+void *shared_memory()
+{
+    return run->shared->data();
+}
+
+void block_barrier()
+{
+    fiber *f = &fibers[run->current];
+    f->state = AT_BARRIER;
+    leave_fiber(f, false);
+}
+
+unsigned meet(unsigned mask, const void *mine, size_t bytes)
+{
+    fiber *f = &fibers[run->current];
+    if (!(mask >> f->where.lane & 1u))
+        fail(*f, "is not in the mask of its own warp exchange");
+    total.exchanges++;
+    unsigned slot = mask == 0xffffffffu ? f->turn++ % 2 : 2;
+    memcpy(f->mine[slot], mine, bytes);
+    f->mask = mask, f->state = AT_EXCHANGE;
+    leave_fiber(f, false);
+    return slot;
+}
+
+const void *lane_value(unsigned lane, unsigned slot)
+{
+    const fiber *f = &fibers[run->current / 32 * 32 + lane];
+    if (!(fibers[run->current].mask >> lane & 1u))
+        fail(fibers[run->current], "reads a lane that is not in the mask of its exchange");
+    return f->mine[slot];
+}
+
+void part(unsigned slot)
+{
+    fiber *f = &fibers[run->current];
+    if (slot < 2)
+        return;
+    f->state = AT_EXCHANGE; /* nobody brings its next value before all have read this one */
+    leave_fiber(f, false);
+}
+} // namespace cuda_emulation
+
+static float bf16_at(uint32_t pair, unsigned half)
+{
+    uint32_t u = (half ? pair >> 16 : pair & 0xffffu) << 16;
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+void cuda_emulated_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    unsigned lane = cuda_emulation::here.lane;
+    float sum[4] = {0};
+    float x[4][16], y[4][16]; /* the rows of A and columns of B of this lane's four results */
+    unsigned slot = cuda_emulation::meet(0xffffffffu, a, 16);
+    for (unsigned i = 0; i < 4; i++)
+        for (unsigned k = 0; k < 16; k++) {
+            /* A: register (k >= 8) * 2 + (row >= 8) of lane row%8*4 + k%8/2, half k%2. */
+            unsigned row = lane / 4 + i / 2 * 8;
+            const uint32_t *from =
+                (const uint32_t *)cuda_emulation::lane_value(row % 8 * 4 + k % 8 / 2, slot);
+            x[i][k] = bf16_at(from[k / 8 * 2 + row / 8], k % 2);
+        }
+    cuda_emulation::part(slot);
+    slot = cuda_emulation::meet(0xffffffffu, b, 8);
+    for (unsigned i = 0; i < 4; i++)
+        for (unsigned k = 0; k < 16; k++) {
+            /* B: register (k >= 8) of lane column*4 + k%8/2, half k%2. */
+            unsigned column = lane % 4 * 2 + i % 2;
+            const uint32_t *from =
+                (const uint32_t *)cuda_emulation::lane_value(column * 4 + k % 8 / 2, slot);
+            y[i][k] = bf16_at(from[k / 8], k % 2);
+        }
+    cuda_emulation::part(slot);
+    for (unsigned i = 0; i < 4; i++) {
+        for (unsigned k = 0; k < 16; k++)
+            sum[i] += x[i][k] * y[i][k];
+        d[i] += sum[i];
+    }
+}

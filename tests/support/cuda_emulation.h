@@ -1,0 +1,296 @@
+/* CUDA C++ as host C++: the language and the part of the runtime that kernels/ uses.
+ *
+ * The same .cu files that nvcc compiles are compiled by g++ with this header in front (the
+ * Makefile does it), and a launch runs its grid on the calling thread, block after block. Every
+ * CUDA thread is a fiber: __syncthreads is a real barrier, a warp exchange waits for its lanes,
+ * shared memory is one buffer of exactly the launch's size, full of NaN when a block starts.
+ * What is undefined on a device is an error here: a barrier that some thread of the block never
+ * reaches (it exited, or waits elsewhere), an exchange whose lanes do not all arrive. Such a
+ * launch prints kernel, block and thread, and aborts.
+ *
+ * Fibers run in an order that changes from block to block (ascending, descending, mixed), so
+ * that a missing barrier shows as a wrong result in some block of some shape.
+ *
+ * Device memory is host memory of exactly the size asked for, so ASan sees what runs out of
+ * bounds. Tensor-core products are emulated from the documented fragment layouts. */
+#ifndef TESTS_SUPPORT_CUDA_EMULATION_H
+#define TESTS_SUPPORT_CUDA_EMULATION_H
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#define K_CUDA_EMULATED 1
+
+#define __global__ static
+#define __device__
+#define __host__
+#define __constant__ static
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __align__(n) alignas(n)
+
+struct uint3 {
+    unsigned x, y, z;
+};
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_)
+    {
+    }
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+
+namespace cuda_emulation
+{
+/* The fiber that runs now. */
+struct place {
+    uint3 thread, block;
+    dim3 block_dim, grid_dim;
+    unsigned lane, warp;
+};
+extern place here;
+
+/* Runs the grid; body is one thread's work. name is for messages. */
+void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes,
+            const std::function<void()> &body);
+void *shared_memory();
+void block_barrier();
+/* All lanes of mask meet, each with a value of at most 16 bytes. The value of a lane of mask is
+ * at lane_value(lane, the result) until this lane calls part(), which it must. */
+unsigned meet(unsigned mask, const void *mine, size_t bytes);
+const void *lane_value(unsigned lane, unsigned slot);
+void part(unsigned slot);
+
+template <typename T> static inline T value_of(unsigned mask, const T &mine, unsigned lane)
+{
+    static_assert(sizeof(T) <= 16, "an exchange carries 16 bytes");
+    T value;
+    unsigned slot = meet(mask, &mine, sizeof mine);
+    memcpy(&value, lane_value(lane, slot), sizeof value);
+    part(slot);
+    return value;
+}
+/* Launches, barriers and exchanges so far: a test can see that a kernel really used them. */
+struct counts {
+    uint64_t launches, blocks, threads, barriers, exchanges;
+};
+extern counts total;
+} // namespace cuda_emulation
+
+#define threadIdx (cuda_emulation::here.thread)
+#define blockIdx (cuda_emulation::here.block)
+#define blockDim (cuda_emulation::here.block_dim)
+#define gridDim (cuda_emulation::here.grid_dim)
+#define warpSize 32
+
+static inline void __syncthreads()
+{
+    cuda_emulation::block_barrier();
+}
+
+static inline void __syncwarp(unsigned mask = 0xffffffffu)
+{
+    cuda_emulation::value_of(mask, 0, cuda_emulation::here.lane);
+}
+
+template <typename T>
+static inline T __shfl_sync(unsigned mask, T value, int from, int width = 32)
+{
+    unsigned lane = cuda_emulation::here.lane, base = lane / (unsigned)width * (unsigned)width;
+    return cuda_emulation::value_of(mask, value, base + (unsigned)from % (unsigned)width);
+}
+
+template <typename T> static inline T __shfl_xor_sync(unsigned mask, T value, int bits)
+{
+    return cuda_emulation::value_of(mask, value,
+                                    (cuda_emulation::here.lane ^ (unsigned)bits) & 31u);
+}
+
+template <typename T> static inline T __shfl_down_sync(unsigned mask, T value, unsigned by)
+{
+    unsigned lane = cuda_emulation::here.lane;
+    return cuda_emulation::value_of(mask, value, lane + by < 32 ? lane + by : lane);
+}
+
+template <typename T> static inline T __shfl_up_sync(unsigned mask, T value, unsigned by)
+{
+    unsigned lane = cuda_emulation::here.lane;
+    return cuda_emulation::value_of(mask, value, lane >= by ? lane - by : lane);
+}
+
+static inline unsigned __ballot_sync(unsigned mask, int predicate)
+{
+    unsigned votes = 0, slot = cuda_emulation::meet(mask, &predicate, sizeof predicate);
+    for (unsigned i = 0; i < 32; i++) {
+        int vote = 0;
+        if (mask >> i & 1u)
+            memcpy(&vote, cuda_emulation::lane_value(i, slot), sizeof vote);
+        votes |= vote ? 1u << i : 0u;
+    }
+    cuda_emulation::part(slot);
+    return votes;
+}
+
+static inline int __any_sync(unsigned mask, int predicate)
+{
+    return __ballot_sync(mask, predicate) != 0;
+}
+
+static inline int __all_sync(unsigned mask, int predicate)
+{
+    return __ballot_sync(mask, predicate) == mask;
+}
+
+/* Fibers change only at barriers and exchanges: a plain read and write is atomic here. */
+template <typename T> static inline T atomicAdd(T *p, T value)
+{
+    T old = *p;
+    *p = old + value;
+    return old;
+}
+
+template <typename T> static inline T atomicMax(T *p, T value)
+{
+    T old = *p;
+    *p = old > value ? old : value;
+    return old;
+}
+
+template <typename T> static inline T atomicMin(T *p, T value)
+{
+    T old = *p;
+    *p = old < value ? old : value;
+    return old;
+}
+
+template <typename T> static inline T atomicOr(T *p, T value)
+{
+    T old = *p;
+    *p = old | value;
+    return old;
+}
+
+template <typename T> static inline T atomicCAS(T *p, T compare, T value)
+{
+    T old = *p;
+    if (old == compare)
+        *p = value;
+    return old;
+}
+
+static inline void __threadfence()
+{
+}
+static inline int __popc(unsigned x)
+{
+    return __builtin_popcount(x);
+}
+static inline int __ffs(int x)
+{
+    return __builtin_ffs(x);
+}
+static inline int __clz(int x)
+{
+    return x ? __builtin_clz((unsigned)x) : 32;
+}
+template <typename T> static inline T __ldg(const T *p)
+{
+    return *p;
+}
+
+/* D = A B + D, m16 n8 k16, bf16 in and f32 sums: the fragments of mma.sync.aligned.m16n8k16
+ * (PTX ISA, "Matrix Fragments for mma.m16n8k16"). */
+void cuda_emulated_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]);
+
+/* ---- runtime ------------------------------------------------------------------------------
+ */
+
+typedef int cudaError_t;
+typedef void *cudaStream_t;
+typedef void *cudaEvent_t;
+enum { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
+enum cudaMemcpyKind {
+    cudaMemcpyHostToHost,
+    cudaMemcpyHostToDevice,
+    cudaMemcpyDeviceToHost,
+    cudaMemcpyDeviceToDevice,
+    cudaMemcpyDefault
+};
+
+static inline cudaError_t cudaMalloc(void **p, size_t bytes)
+{
+    *p = bytes > (size_t)1 << 46 ? NULL : aligned_alloc(256, (bytes + 255) / 256 * 256);
+    return *p ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+static inline cudaError_t cudaFree(void *p)
+{
+    free(p);
+    return cudaSuccess;
+}
+static inline cudaError_t cudaMallocHost(void **p, size_t bytes)
+{
+    return cudaMalloc(p, bytes);
+}
+static inline cudaError_t cudaFreeHost(void *p)
+{
+    return cudaFree(p);
+}
+static inline cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes,
+                                          cudaMemcpyKind kind, cudaStream_t stream)
+{
+    (void)kind, (void)stream;
+    memcpy(dst, src, bytes);
+    return cudaSuccess;
+}
+static inline cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t stream)
+{
+    (void)stream;
+    memset(p, byte, bytes);
+    return cudaSuccess;
+}
+static inline cudaError_t cudaSetDevice(int device)
+{
+    return device == 0 ? cudaSuccess : 101;
+}
+static inline cudaError_t cudaStreamCreate(cudaStream_t *stream)
+{
+    *stream = NULL;
+    return cudaSuccess;
+}
+static inline cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    (void)stream;
+    return cudaSuccess;
+}
+static inline cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    (void)stream;
+    return cudaSuccess;
+}
+static inline cudaError_t cudaGetLastError()
+{
+    return cudaSuccess;
+}
+static inline const char *cudaGetErrorString(cudaError_t error)
+{
+    return error == cudaErrorMemoryAllocation ? "out of memory" : "emulated error";
+}
+
+#endif
