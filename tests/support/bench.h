@@ -1,0 +1,41 @@
+/* A daemon for a bench: as tests/support/daemon.h, for programs that are no cmocka test.
+ * Everything that goes wrong ends the program with exit code 2 and a message. */
+#ifndef TESTS_SUPPORT_BENCH_H
+#define TESTS_SUPPORT_BENCH_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include "agentd/client.h"
+#include "base/spawn.h"
+
+struct bench_daemon {
+    char dir[64], socket[100], work[100], log[100];
+    struct spawn process;
+};
+
+_Noreturn void bench_fail(const char *form, ...) __attribute__((format(printf, 1, 2)));
+
+/* Its own folder under $TMPDIR or /tmp. model: a checkpoint; NULL: `script` is a scripted
+ * engine's text. */
+void bench_start(struct bench_daemon *d, const char *model, const char *script);
+/* SIGTERM, waits, removes the folder. */
+void bench_stop(struct bench_daemon *d);
+pid_t bench_pid(const struct bench_daemon *d);
+
+struct client *bench_connect(const struct bench_daemon *d, client_notify_fn *notify,
+                             void *user);
+/* The result; takes params. */
+json_t *bench_call(struct client *c, const char *method, json_t *params);
+/* session/new in the workspace with these parameters more (taken; NULL: none). */
+void bench_session(const struct bench_daemon *d, struct client *c, json_t *more, char id[27]);
+/* session/wait until idle with this reason. */
+json_t *bench_wait(struct client *c, const char *id, const char *reason);
+
+/* Removes a folder with all that is in it. */
+void bench_remove(const char *dir);
+
+/* CLOCK_REALTIME, as `date +%s%N` prints it. */
+uint64_t bench_now_ns(void);
+
+#endif
