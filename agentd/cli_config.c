@@ -36,6 +36,8 @@ static json_t *entry(const char *section, const char *key, const char *value,
 /* Only what wins: a later setting of the same key hides this one. */
 static bool is_hidden(const struct settings *s, size_t i)
 {
+    if (!strcmp(s->list[i].section, SETTINGS_RULES))
+        return false; /* every rule counts */
     for (size_t k = i + 1; k < s->n; k++)
         if (!strcmp(s->list[k].section, s->list[i].section) &&
             !strcmp(s->list[k].key, s->list[i].key))

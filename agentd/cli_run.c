@@ -21,7 +21,7 @@ static const char *const mode_names[] = {"ced", "ced-report", "full", NULL};
 struct run_options {
     struct cli_options cli; /* first */
     bool detach;
-    const char *name, *folder, *system, *tools, *effort, *forced;
+    const char *name, *folder, *system, *tools, *effort, *forced, *allow, *ask, *deny;
     int approve, thinking, mode;
     int64_t max_steps, max_tokens, seed;
     double temperature, top_p;
@@ -35,6 +35,10 @@ static const struct option run_table[] = {
     {"folder", 'C', OPTION_STRING, OPT(folder), "DIR", .help = "its workspace (default: here)"},
     {"approve", 0, OPTION_ENUM, OPT(approve), "HOW", .choices = approve_names,
      .help = "tools that need approval"},
+    {"allow", 0, OPTION_STRING, OPT(allow), "RULES",
+     .help = "calls that need no approval: 'run git log *; edit src/*', see agentd.conf(5)"},
+    {"ask", 0, OPTION_STRING, OPT(ask), "RULES", .help = "calls that always need it"},
+    {"deny", 0, OPTION_STRING, OPT(deny), "RULES", .help = "calls that are refused"},
     {"forced", 0, OPTION_STRING, OPT(forced), "FILE",
      .help = "recorded mode: JSON array of {ids} or {text}, one per run"},
     {"system", 0, OPTION_STRING, OPT(system), "TEXT", .help = "system message"},
@@ -176,11 +180,24 @@ static void set_string(json_t *params, const char *field, const char *value)
         json_object_set_new(params, field, json_string(value));
 }
 
+static void add_rules(json_t *list, const char *verdict, const char *rules)
+{
+    if (rules)
+        json_array_append_new(list, json_sprintf("%s %s", verdict, rules));
+}
+
 /* Only what was said: the daemon's defaults are the daemon's. */
 static enum err new_params(const struct run_options *o, const struct options *seen, json_t *p,
                            struct error *e)
 {
     const struct command *c = &cli_run_command;
+    json_t *rules = json_array();
+    add_rules(rules, "allow", o->allow);
+    add_rules(rules, "ask", o->ask);
+    add_rules(rules, "deny", o->deny);
+    if (json_array_size(rules))
+        json_object_set(p, "rules", rules);
+    json_decref(rules);
     set_string(p, "name", o->name);
     set_string(p, "system", o->system);
     if (o->effort && strspn(o->effort, "0123456789") == strlen(o->effort))

@@ -97,6 +97,7 @@ static void reload(struct cut *c, struct error *e)
     struct session_config *config = NULL;
 
     live_drop_seq(s);
+    session_notes_fini(&s->notes);
     s->length = c->info.n_tokens;
     s->last_seq = c->info.last_seq;
     s->end = (struct tape_end){0};

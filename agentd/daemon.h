@@ -26,6 +26,8 @@ struct daemon {
     const struct engine *tiers;      /* for engine_tiers(), which any thread may call */
     struct chat_ids chat;            /* constant: any thread */
     struct tools *tools;
+    const struct rules *rules;     /* of agentd.conf; constant */
+    size_t n_jobs;                 /* commands in the background, of all sessions */
     const char *spill_dir;         /* whole outputs of tools, a folder per session */
     const char *const *model_args; /* command line that opens the same model; NULL ends */
     uint32_t max_resident;         /* sequences kept in memory; idle ones beyond are freed */

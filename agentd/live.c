@@ -9,10 +9,12 @@
 #include "agentd/events.h"
 #include "agentd/peer.h"
 #include "agentd/seq_job.h"
+#include "agentd/session_jobs.h"
 #include "agentd/store_thread.h"
 #include "agentd/turn_internal.h"
 #include "agentd/wait.h"
 #include "base/json.h"
+#include "tools/rules.h"
 
 const char *live_state_name(enum live_state s)
 {
@@ -61,6 +63,9 @@ static void live_free(struct live *s)
         queued_prompt_free(q);
     }
     session_config_free(s->config);
+    session_jobs_free(s);
+    session_notes_fini(&s->notes);
+    rules_free(s->granted);
     json_decref(s->approved);
     free(s->cwd);
     free(s);

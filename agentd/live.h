@@ -17,6 +17,7 @@
 
 #include "agentd/ledger.h"
 #include "agentd/session_config.h"
+#include "agentd/session_notes.h"
 #include "sessions/session.h"
 #include "sessions/tape.h"
 
@@ -24,7 +25,9 @@ struct cut;
 struct daemon;
 struct queued_prompt;
 struct request;
+struct rules;
 struct seq;
+struct session_job;
 struct state_saver;
 struct subscription;
 struct turn;
@@ -84,7 +87,10 @@ struct live {
     bool compacted;          /* the last turn wrote a summary, or tried to */
     struct request *waiters; /* session/wait */
     struct subscription *subscriptions;
-    json_t *approved; /* names of tools approved for the session */
+    json_t *approved;      /* what was approved for the session: tool_policy.h */
+    struct rules *granted; /* the same, of commands; NULL: none */
+    struct session_notes notes;
+    struct session_job *jobs; /* commands in the background, oldest first */
     struct resume_record resume;
     struct last_turn last; /* for what is counted after its end */
     unsigned pins;         /* jobs and requests that point here */

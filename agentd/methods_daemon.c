@@ -57,7 +57,7 @@ void method_tool_list(struct request *r)
 {
     json_t *functions = NULL;
     struct error e;
-    enum err rc = tool_functions(NULL, 0, &functions, &e);
+    enum err rc = tool_functions(NULL, 0, tools_may_fetch(r->daemon->tools), &functions, &e);
 
     if (rc)
         request_fail(r, rc, &e);

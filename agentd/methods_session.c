@@ -8,6 +8,7 @@
 #include "agentd/live.h"
 #include "agentd/methods.h"
 #include "agentd/names.h"
+#include "agentd/session_jobs.h"
 #include "agentd/store_thread.h"
 #include "base/crypto.h"
 #include "base/json.h"
@@ -15,6 +16,7 @@
 #include "sessions/gc.h"
 #include "sessions/session.h"
 #include "sessions/tape.h"
+#include "tools/tools.h"
 
 #define NAME_TRIES 16
 
@@ -173,7 +175,8 @@ static enum err read_new(struct call *c, struct error *e)
     crypto_random(&seed, sizeof(seed));
     if (!(c->cwd = strdup(cwd)))
         return err_set(e, ERR_NOMEM, "session");
-    return session_config_from_params(params, seed, &c->config, e);
+    return session_config_from_params(params, seed, tools_may_fetch(c->request->daemon->tools),
+                                      &c->config, e);
 }
 
 void method_session_new(struct request *r)
@@ -404,6 +407,7 @@ static void delete_session(struct request *r, struct live *s)
         return;
     c->purge = purge;
     s->deleting = true; /* nobody finds it any more */
+    session_jobs_end(s);
     live_drop_seq(s);
     c->job.done = delete_done;
     call_submit(c, delete_run);

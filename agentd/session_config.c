@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "engine/chat.h"
+#include "tools/rules.h"
 #include "tools/schema.h"
 #include "tools/tools.h"
 
@@ -20,7 +21,8 @@ static const char *const thinking_names[] = {"chat", "thinking", NULL};
 /* ---- tools ------------------------------------------------------------------------ */
 
 /* The daemon's tools that params.tools names; all of them when it names none. */
-static enum err daemon_functions(const json_t *params, json_t **out, struct error *e)
+static enum err daemon_functions(const json_t *params, bool may_fetch, json_t **out,
+                                 struct error *e)
 {
     const char *names[SESSION_MAX_TOOLS];
     json_t *list = NULL;
@@ -29,7 +31,7 @@ static enum err daemon_functions(const json_t *params, json_t **out, struct erro
     if (rc)
         return rc;
     if (!list)
-        return tool_functions(NULL, 0, out, e);
+        return tool_functions(NULL, 0, may_fetch, out, e);
     size_t n = json_array_size(list);
     if (n > SESSION_MAX_TOOLS)
         return err_set(e, ERR_INVAL, "\"tools\": %zu names, at most %d", n, SESSION_MAX_TOOLS);
@@ -42,7 +44,7 @@ static enum err daemon_functions(const json_t *params, json_t **out, struct erro
         *out = json_array();
         return *out ? OK : err_set(e, ERR_NOMEM, "tools");
     }
-    return tool_functions(names, n, out, e);
+    return tool_functions(names, n, may_fetch, out, e);
 }
 
 static int by_name(const void *a, const void *b)
@@ -111,6 +113,26 @@ static enum err add_client_functions(const json_t *params, json_t *functions,
     return rc;
 }
 
+/* ---- rules ------------------------------------------------------------------------ */
+
+static enum err make_rules(const json_t *list, struct rules **out, struct error *e)
+{
+    struct rules *r = rules_new();
+    enum err rc = r ? OK : err_set(e, ERR_NOMEM, "rules");
+
+    for (size_t i = 0; !rc && i < json_array_size(list); i++) {
+        const char *text = json_string_value(json_array_get(list, i));
+        rc = text ? rules_add(r, text, e) : err_set(e, ERR_INVAL, "want a text");
+        if (rc)
+            err_wrap(e, rc, "\"rules\"[%zu]", i);
+    }
+    if (rc)
+        rules_free(r);
+    else
+        *out = r;
+    return rc;
+}
+
 /* ---- the rest --------------------------------------------------------------------- */
 
 static enum err read_limits(const json_t *params, uint64_t draw, json_t *c, struct error *e)
@@ -162,14 +184,30 @@ static enum err read_modes(const json_t *params, json_t *c, struct error *e)
     return OK;
 }
 
-enum err session_config_from_params(const json_t *params, uint64_t draw, char **text,
-                                    struct error *e)
+/* params.rules, if there are any: checked, and kept as they are. */
+static enum err read_rules(const json_t *params, json_t *c, struct error *e)
+{
+    json_t *list = NULL;
+    struct rules *r = NULL;
+    enum err rc = json_opt_arr(params, "rules", &list, e);
+
+    if (rc || json_array_size(list) == 0)
+        return rc;
+    if (!(rc = make_rules(list, &r, e)))
+        json_object_set(c, "rules", list);
+    rules_free(r);
+    return rc;
+}
+
+enum err session_config_from_params(const json_t *params, uint64_t draw, bool may_fetch,
+                                    char **text, struct error *e)
 {
     json_auto_t *c = json_object(), *functions = NULL, *client_names = json_array();
     enum err rc;
 
     if ((rc = read_modes(params, c, e)) || (rc = read_limits(params, draw, c, e)) ||
-        (rc = daemon_functions(params, &functions, e)) ||
+        (rc = read_rules(params, c, e)) ||
+        (rc = daemon_functions(params, may_fetch, &functions, e)) ||
         (rc = add_client_functions(params, functions, client_names, e)))
         return rc;
     json_object_set(c, "functions", functions);
@@ -226,10 +264,12 @@ static enum err read_stored(struct session_config *c, struct error *e)
     int approve = 0, thinking = 0;
     int64_t effort = 0, steps = 0, tokens = 0, seed = 0;
     double temperature = 0, top_p = 0;
-    json_t *functions = NULL, *client = NULL;
+    json_t *functions = NULL, *client = NULL, *rules = NULL;
     enum err rc;
 
-    if ((rc = json_need_enum(c->json, "approve", approve_names, &approve, e)) ||
+    if ((rc = json_opt_arr(c->json, "rules", &rules, e)) ||
+        (rc = make_rules(rules, &c->rules, e)) ||
+        (rc = json_need_enum(c->json, "approve", approve_names, &approve, e)) ||
         (rc = json_need_enum(c->json, "thinkingMode", thinking_names, &thinking, e)) ||
         (rc = json_need_int(c->json, "effort", 1, 100, &effort, e)) ||
         (rc = json_need_str(c->json, "mode", &mode, NULL, e)) ||
@@ -283,10 +323,11 @@ void session_config_free(struct session_config *c)
     free(c->text);
     free(c->system);
     free(c->summary);
+    rules_free(c->rules);
     free(c);
 }
 
-static const json_t *find_function(const struct session_config *c, const char *name)
+const json_t *session_config_function(const struct session_config *c, const char *name)
 {
     const json_t *list = json_object_get(c->json, "functions"), *f;
     size_t i;
@@ -302,7 +343,7 @@ static const json_t *find_function(const struct session_config *c, const char *n
 
 bool session_config_has_tool(const struct session_config *c, const char *name)
 {
-    return find_function(c, name) != NULL;
+    return session_config_function(c, name) != NULL;
 }
 
 const json_t *session_config_client_tool(const struct session_config *c, const char *name)
@@ -311,6 +352,6 @@ const json_t *session_config_client_tool(const struct session_config *c, const c
     size_t i;
 
     json_array_foreach(list, i, v) if (strcmp(json_string_value(v), name) ==
-                                       0) return find_function(c, name);
+                                       0) return session_config_function(c, name);
     return NULL;
 }

@@ -15,6 +15,8 @@
 
 #include "base/state.h"
 
+struct rules;
+
 enum approve { APPROVE_ASK, APPROVE_NEVER, APPROVE_AUTO };
 
 #define SESSION_MAX_TOOLS 128
@@ -34,12 +36,14 @@ struct session_config {
     uint64_t seed;
     float temperature, top_p;
     enum prefill_mode mode;
+    struct rules *rules; /* approval rules of this session; never NULL */
 };
 
-/* params of session/new -> the JSON to be stored. ERR_INVAL, ERR_FORMAT or ERR_NOTFOUND name
- * the parameter. `draw` becomes the seed if none is given. */
-NODISCARD enum err session_config_from_params(const json_t *params, uint64_t draw, char **text,
-                                              struct error *e);
+/* params of session/new -> the JSON to be stored. ERR_INVAL, ERR_FORMAT, ERR_NOTFOUND or
+ * ERR_DENIED name the parameter. `draw` becomes the seed if none is given; may_fetch: the
+ * daemon has http_fetch. */
+NODISCARD enum err session_config_from_params(const json_t *params, uint64_t draw,
+                                              bool may_fetch, char **text, struct error *e);
 /* ERR_CORRUPT for text that session_config_from_params did not write. */
 NODISCARD enum err session_config_load(const char *text, struct session_config **out,
                                        struct error *e);
@@ -50,6 +54,8 @@ void session_config_free(struct session_config *c);
 
 /* The declaration of a client-side tool, or NULL: then `name` is a daemon tool or unknown. */
 const json_t *session_config_client_tool(const struct session_config *c, const char *name);
+/* {name, description, parameters} as the model was shown it; NULL: it was not. */
+const json_t *session_config_function(const struct session_config *c, const char *name);
 /* Whether the session declares this tool at all. */
 bool session_config_has_tool(const struct session_config *c, const char *name);
 

@@ -8,6 +8,7 @@
 #include "base/auto.h"
 #include "base/buf.h"
 #include "base/fs.h"
+#include "tools/rules.h"
 
 #define SYSTEM_FILE "/etc/agentd/agentd.conf"
 
@@ -138,6 +139,39 @@ enum err settings_load(struct settings *out, struct error *e)
     if (rc == ERR_NOTFOUND)
         return OK; /* no home: no file of the user's */
     return rc ? rc : settings_read_file(out, path, e);
+}
+
+/* ---- rules ------------------------------------------------------------------------ */
+
+static enum err add_rule(struct rules *r, const struct setting *x, struct error *e)
+{
+    char text[RULE_MAX_BYTES + 16];
+    bool known = !strcmp(x->key, "allow") || !strcmp(x->key, "ask") || !strcmp(x->key, "deny");
+    int n = snprintf(text, sizeof(text), "%s %s", x->key, x->value);
+
+    if (!known)
+        return err_set(e, ERR_INVAL, "[rules] has no \"%.40s\", only allow, ask and deny",
+                       x->key);
+    if (n < 0 || (size_t)n >= sizeof(text))
+        return err_set(e, ERR_LIMIT, "a rule of more than %zu bytes", RULE_MAX_BYTES);
+    return rules_add(r, text, e);
+}
+
+enum err settings_rules(const struct settings *s, struct rules **out, struct error *e)
+{
+    struct rules *r = rules_new();
+    enum err rc = r ? OK : err_set(e, ERR_NOMEM, "rules");
+
+    for (size_t i = 0; !rc && i < s->n; i++) {
+        const struct setting *x = &s->list[i];
+        if (strcmp(x->section, SETTINGS_RULES) == 0 && (rc = add_rule(r, x, e)))
+            err_wrap(e, rc, "%s", x->origin);
+    }
+    if (rc)
+        rules_free(r);
+    else
+        *out = r;
+    return rc;
 }
 
 /* ---- as options ------------------------------------------------------------------- */

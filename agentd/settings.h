@@ -8,13 +8,19 @@
  * A file has lines `[section]`, `key = value` and `# comment`. A section is the name of a
  * command ("serve", "run", ...) or "agentctl" for what all its verbs share; a key is the long
  * name of an option of that command, its value what stands behind it there (true or false for a
- * flag). A key that the command does not have is an error that names file and line. */
+ * flag). A key that the command does not have is an error that names file and line.
+ *
+ * Section [rules] is not of that kind: its lines `allow = RULE`, `ask = RULE` and `deny = RULE`
+ * (tools/rules.h) all count, of both files. */
 #ifndef AGENTD_SETTINGS_H
 #define AGENTD_SETTINGS_H
 
 #include "base/err.h"
 #include "base/options.h"
 
+struct rules;
+
+#define SETTINGS_RULES "rules"          /* the section whose lines all count */
 #define SETTINGS_MAX 512                /* settings in all files */
 #define SETTINGS_MAX_BYTES (256u << 10) /* of a file */
 
@@ -43,5 +49,10 @@ NODISCARD enum err settings_read_file(struct settings *s, const char *path, stru
 NODISCARD enum err settings_argv(struct settings *s, const struct command *c,
                                  const char *const *sections, bool with_environment, int argc,
                                  char **argv, struct error *e);
+
+/* The approval rules of section [rules]: keys allow, ask and deny, each line counts. *out is
+ * never NULL on OK. ERR_INVAL: "PATH:LINE: ...". */
+NODISCARD enum err settings_rules(const struct settings *s, struct rules **out,
+                                  struct error *e);
 
 #endif

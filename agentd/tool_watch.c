@@ -93,9 +93,9 @@ static void step(struct tool_watch *w)
     }
     close_handles(w); /* w lives until the loop has closed them */
     tool_run_take(w->run, &result);
+    w->watcher.done(w->watcher.user, &result);
     tool_run_free(w->run);
     w->run = NULL;
-    w->watcher.done(w->watcher.user, &result);
     tool_result_fini(&result);
 }
 
@@ -142,6 +142,11 @@ enum err tool_watch_start(uv_loop_t *loop, const struct clock *clock, struct too
     }
     *out = w;
     return OK;
+}
+
+uint64_t tool_watch_output(const struct tool_watch *w, uint64_t from, struct buf *out)
+{
+    return tool_run_output(w->run, from, out);
 }
 
 void tool_watch_cancel(struct tool_watch *w)

@@ -25,6 +25,8 @@ NODISCARD enum err tool_watch_start(uv_loop_t *loop, const struct clock *clock,
                                     struct tools *tools, const struct tool_call *call,
                                     const struct tool_watcher *watcher, struct tool_watch **out,
                                     struct error *e);
+/* The output from byte `from` on, as tool_run_output(); also from inside `done`. */
+uint64_t tool_watch_output(const struct tool_watch *w, uint64_t from, struct buf *out);
 /* Kills the tool; `done` follows. */
 void tool_watch_cancel(struct tool_watch *w);
 /* Kills the tool and forgets it; `done` does not follow. */

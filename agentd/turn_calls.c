@@ -3,11 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agentd/tool_policy.h"
 #include "agentd/turn_internal.h"
 #include "base/hash.h"
 #include "base/json.h"
 #include "tools/schema.h"
 #include "tools/tools.h"
+
+#define MAX_SHOWN_SCHEMA 4096 /* bytes of a declaration that is repeated in an error */
 
 /* ---- records ---------------------------------------------------------------------- */
 
@@ -20,6 +23,8 @@ void tool_step_free(struct tool_step *ts)
         struct step_call *c = &ts->calls[i];
         free(c->name);
         free(c->arguments);
+        free(c->why);
+        json_decref(c->extra);
         free(c->result);
         free(c->spill);
         buf_fini(&c->output);
@@ -92,6 +97,8 @@ void step_result_event(struct turn *t, struct commit *c, const struct step_call 
         json_object_set_new(item, "name", json_string(call->name));
         json_object_set_new(item, "status", json_string(call_status_name(call->status)));
         json_object_set_new(item, "isError", json_boolean(call->is_error));
+        if (call->extra)
+            json_object_update(item, call->extra);
         if (call->spill)
             json_object_set_new(item, "spill", json_string(call->spill));
     }
@@ -114,52 +121,91 @@ uint32_t loop_guard_count(struct loop_guard *g, const char *name, const char *ar
     return g->n;
 }
 
-static enum err check_call(const struct live *s, struct step_call *c, struct error *e)
+uint32_t loop_guard_wrong(struct loop_guard *g, const char *name, bool is_wrong)
+{
+    struct hash h;
+    uint8_t digest[HASH_BYTES];
+
+    hash_init(&h, NULL, HASH_BYTES);
+    hash_field(&h, name, strlen(name));
+    hash_final(&h, digest);
+    bool same = g->n_wrong && memcmp(g->wrong, digest, sizeof(digest)) == 0;
+    if (is_wrong) {
+        g->n_wrong = same ? g->n_wrong + 1 : 1;
+        memcpy(g->wrong, digest, sizeof(digest));
+    } else if (same) {
+        g->n_wrong = 0;
+    }
+    return is_wrong ? g->n_wrong : 0;
+}
+
+static enum err check_call(const struct live *s, struct step_call *c, json_t **arguments,
+                           struct error *e)
 {
     const struct json_limits limits = {
         .max_bytes = TAPE_JSON_MAX, .max_depth = SCHEMA_MAX_DEPTH, .allow_nul = true};
-    json_auto_t *arguments = NULL;
     const json_t *client = session_config_client_tool(s->config, c->name);
     enum err rc;
 
     if (!session_config_has_tool(s->config, c->name))
         return err_set(e, ERR_NOTFOUND, "there is no tool called \"%.64s\" in this session",
                        c->name);
-    if ((rc = json_parse(c->arguments, strlen(c->arguments), &limits, &arguments, e)))
+    if ((rc = json_parse(c->arguments, strlen(c->arguments), &limits, arguments, e)))
         return rc;
     c->is_client = client != NULL;
     if (client)
-        return schema_check(json_object_get(client, "parameters"), arguments, e);
-    return tool_check(c->name, arguments, e);
+        return schema_check(json_object_get(client, "parameters"), *arguments, e);
+    return tool_check(c->name, *arguments, e);
+}
+
+/* What the model reads of a call that does not fit its declaration: the first time in a row
+ * with the declaration, to correct it; after that not to try again. */
+static void reject_call(struct turn *t, struct step_call *c, const struct error *why)
+{
+    static const char again[] =
+        "[not run: %s. The call was wrong again after it was corrected: do without it, or ask]";
+    static const char first[] = "[not run: %s. Correct it and make the call once more%s%s]";
+    const json_t *declared = session_config_function(t->session->config, c->name);
+    char *parameters = json_dumps(json_object_get(declared, "parameters"), JSON_COMPACT);
+    bool once_more = loop_guard_wrong(&t->guard, c->name, true) == 1;
+    bool shown = parameters && strlen(parameters) <= MAX_SHOWN_SCHEMA;
+    char text[ERR_MSG_BYTES + MAX_SHOWN_SCHEMA + 160];
+    int n = once_more ? snprintf(text, sizeof(text), first, why->msg,
+                                 shown ? "; its parameters are " : "", shown ? parameters : "")
+                      : snprintf(text, sizeof(text), again, why->msg);
+
+    free(parameters);
+    step_call_set(c, CALL_INVALID, true, text, (size_t)n);
 }
 
 /* Unknown tool, bad arguments, refused permission: results for the model. */
 static void decide(struct turn *t, struct step_call *c, bool is_complete)
 {
     static const char cut[] = "[not run: the call is not complete]";
-    static const char denied[] = "[not run: this session does not permit it (approve=never)]";
     const struct live *s = t->session;
-    const struct tool *tool = tool_find(c->name);
-    char text[ERR_MSG_BYTES + 32];
+    json_auto_t *arguments = NULL;
+    char text[ERR_MSG_BYTES + 64], why[ERR_MSG_BYTES];
     struct error e;
 
     if (!is_complete) {
         step_call_set(c, CALL_INVALID, true, cut, sizeof(cut) - 1);
         return;
     }
-    if (check_call(s, c, &e)) {
-        int n = snprintf(text, sizeof(text), "[not run: %s]", e.msg);
-        step_call_set(c, CALL_INVALID, true, text, (size_t)n);
+    if (check_call(s, c, &arguments, &e)) {
+        reject_call(t, c, &e);
         return;
     }
-    bool free_to_run = c->is_client || tool->risk == TOOL_READS ||
-                       s->config->approve == APPROVE_AUTO ||
-                       json_object_get(s->approved, c->name);
-    if (!free_to_run && s->config->approve == APPROVE_NEVER) {
-        step_call_set(c, CALL_REJECTED, true, denied, sizeof(denied) - 1);
+    (void)loop_guard_wrong(&t->guard, c->name, false);
+    enum tool_policy policy = tool_policy(s, c->name, arguments, why);
+    if (policy == POLICY_REFUSE) {
+        int n = snprintf(text, sizeof(text), "[not run: this session does not permit it (%s)]",
+                         why[0] ? why : "approve=never");
+        step_call_set(c, CALL_REJECTED, true, text, (size_t)n);
         return;
     }
-    c->wants_approval = !free_to_run;
+    c->wants_approval = policy == POLICY_ASK;
+    if (c->wants_approval && why[0])
+        c->why = strdup(why); /* without memory: no reason is shown */
     c->status = c->is_client || c->wants_approval ? CALL_WAITING : CALL_STARTED;
 }
 

@@ -74,12 +74,15 @@ struct step_call {
     bool is_error;
     bool is_client; /* answered by tool/result */
     bool wants_approval;
-    char *result; /* bytes for the model; owned */
+    char *why;     /* it wants it: a rule; NULL: the mode of the session */
+    json_t *extra; /* more fields of the result's item: {cwd?, todo?}; NULL: none */
+    char *result;  /* bytes for the model; owned */
     size_t n_result;
     char *spill;
     uint64_t spill_bytes;
     struct buf output;        /* while it runs: bytes that its result will begin with */
     struct tool_watch *watch; /* running here */
+    bool waits_for_job;       /* for its end, or a time */
     uv_timer_t *deadline;     /* of an approval or a client's answer; freed by its close */
     bool committing;          /* a commit of this call is under way */
     bool committed;           /* the outcome is durable */
@@ -96,10 +99,13 @@ struct tool_step {
     struct step_ahead *ahead; /* turn_ahead.c; NULL: nothing is computed ahead */
 };
 
-/* Identical calls in a row, over the steps of a turn. */
+/* Identical calls in a row, over the steps of a turn; and calls of one tool in a row whose
+ * arguments were wrong. */
 struct loop_guard {
     uint8_t last[32]; /* digest of name and arguments */
     uint32_t n;
+    uint8_t wrong[32]; /* digest of the name */
+    uint32_t n_wrong;
 };
 
 struct input_build;
@@ -324,11 +330,30 @@ void step_call_set(struct step_call *c, enum call_status status, bool is_error,
 /* Counts one call; the number of identical ones in a row, this one included. */
 uint32_t loop_guard_count(struct loop_guard *g, const char *name, const char *arguments);
 
+/* The same for calls with wrong arguments: the number of them in a row, 0 for a good one. */
+uint32_t loop_guard_wrong(struct loop_guard *g, const char *name, bool is_wrong);
+
+/* ---- turn_own_tools.c ------------------------------------------------------------- */
+
+struct tool_call;
+/* Begins a call that the daemon answers itself: turn_call_done follows, perhaps from here.
+ * False: it is none. */
+bool turn_start_own(struct step_call *c, const json_t *arguments);
+/* Begins the call, of `run`, as a job; turn_call_done follows. */
+void turn_start_job(struct step_call *c, struct tool_call *call);
+/* Whether s->notes have to be known before it begins. */
+bool turn_call_needs_notes(const struct step_call *c);
+/* It does not wait for a job any more. */
+void turn_stop_waiting(struct step_call *c);
+
 /* ---- turn_tools.c ----------------------------------------------------------------- */
 
 /* Begins every call of t->tools that has no outcome; outcomes that are not on the tape yet
  * (calls that a restart found interrupted) are written. */
 void turn_tools(struct turn *t);
+/* The outcome of a call that runs nowhere any more: made durable, then shown. */
+void turn_call_done(struct step_call *c, enum call_status status, bool is_error,
+                    const void *bytes, size_t n);
 /* The turn has to stop: kills what runs, and goes on to its end when that is over. */
 void turn_tools_cancel(struct turn *t);
 /* Kills what runs and forgets who was asked. Nothing is committed. */

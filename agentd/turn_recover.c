@@ -112,6 +112,7 @@ static bool take_call(void *user, const struct tape_call *call)
     struct found *f = user;
 
     loop_guard_count(&f->guard, call->name, call->arguments);
+    (void)loop_guard_wrong(&f->guard, call->name, call->status == CALL_INVALID);
     return call->ingested || add_call(f, call);
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agentd/tool_policy.h"
 #include "agentd/tool_watch.h"
 #include "agentd/turn_internal.h"
 #include "base/fault.h"
@@ -33,6 +34,7 @@ void turn_tools_drop(struct tool_step *ts)
         if (c->watch)
             tool_watch_drop(c->watch);
         c->watch = NULL;
+        turn_stop_waiting(c);
         close_deadline(c);
     }
 }
@@ -43,7 +45,7 @@ static void settle(struct turn *t);
 
 static bool is_busy(const struct step_call *c)
 {
-    return c->watch || c->committing;
+    return c->watch || c->committing || c->waits_for_job;
 }
 
 static void outcome_then(struct live *s, const struct commit *c)
@@ -51,10 +53,12 @@ static void outcome_then(struct live *s, const struct commit *c)
     struct step_call *call = c->user;
 
     call->committing = false;
-    if (c->job.rc)
+    if (c->job.rc) {
         turn_fail(s->turn, c->job.rc, &c->job.error);
-    else
+    } else {
         call->committed = true;
+        session_notes_take(&s->notes, call->extra);
+    }
     settle(s->turn);
 }
 
@@ -86,6 +90,13 @@ static void on_tool_output(void *user, const void *bytes, size_t n)
     turn_ahead_output(user, bytes, n);
 }
 
+void turn_call_done(struct step_call *c, enum call_status status, bool is_error,
+                    const void *bytes, size_t n)
+{
+    step_call_set(c, status, is_error, bytes, n);
+    commit_outcome(c->turn, c);
+}
+
 static void on_tool_done(void *user, struct tool_result *r)
 {
     static const enum call_status by_end[] = {
@@ -110,6 +121,8 @@ static void on_tool_done(void *user, struct tool_result *r)
         c->spill = strdup(r->spill_path);
         c->spill_bytes = r->output_bytes;
     }
+    if (r->cwd)
+        c->extra = json_pack("{s:s}", "cwd", r->cwd);
     commit_outcome(c->turn, c);
 }
 
@@ -124,6 +137,8 @@ static enum err spill_path(const struct turn *t, const struct step_call *c, char
                    c->id);
 }
 
+static void noted_then(void *user, enum err rc, const struct error *e);
+
 /* Its started record is durable. */
 static void start(struct turn *t, struct step_call *c)
 {
@@ -133,15 +148,27 @@ static void start(struct turn *t, struct step_call *c)
     struct tool_call call = {.name = c->name,
                              .arguments = arguments,
                              .workspace = t->session->cwd,
+                             .cwd = t->session->notes.cwd,
                              .mode = TOOL_MODE_WORKSPACE_WRITE};
     struct error e;
 
+    if (turn_call_needs_notes(c) && !t->session->notes.known) {
+        c->committing = true;
+        session_notes_load(t->session, noted_then, c); /* and comes back here */
+        return;
+    }
     if (fault_point("tool.start"))
         log_warn("tool.start: fault");
+    if (turn_start_own(c, arguments))
+        return;
     if (spill_path(t, c, spill, sizeof(spill), &e) == OK)
         call.spill_path = spill;
     else
         log_warn("no spill file for call=%s: %s", c->id, e.msg);
+    if (json_is_true(json_object_get(arguments, "background"))) {
+        turn_start_job(c, &call);
+        return;
+    }
     const struct tool_watcher watcher = {
         .done = on_tool_done, .output = on_tool_output, .user = c};
     if (tool_watch_start(d->loop, d->clock, d->tools, &call, &watcher, &c->watch, &e)) {
@@ -152,6 +179,20 @@ static void start(struct turn *t, struct step_call *c)
     }
     if (fault_point("tool.started"))
         log_warn("tool.started: fault");
+}
+
+/* What it has to know is known. */
+static void noted_then(void *user, enum err rc, const struct error *e)
+{
+    struct step_call *c = user;
+    struct turn *t = c->turn;
+
+    c->committing = false;
+    if (rc)
+        turn_fail(t, rc, e);
+    else if (!t->cancelled && !t->failed)
+        start(t, c);
+    settle(t);
 }
 
 /* ---- approvals and clients' answers ----------------------------------------------- */
@@ -176,9 +217,13 @@ static void on_deadline(uv_timer_t *timer)
 
 static json_t *approval_json(const struct step_call *c)
 {
-    return json_pack("{s:s, s:s, s:s, s:o, s:i}", "approvalId", c->id, "callId", c->id, "name",
-                     c->name, "arguments", events_text(c->arguments, strlen(c->arguments)),
-                     "deadlineMs", ANSWER_MS);
+    json_t *j = json_pack(
+        "{s:s, s:s, s:s, s:o, s:i}", "approvalId", c->id, "callId", c->id, "name", c->name,
+        "arguments", events_text(c->arguments, strlen(c->arguments)), "deadlineMs", ANSWER_MS);
+
+    if (c->why)
+        json_object_set_new(j, "reason", json_string(c->why));
+    return j;
 }
 
 static void ask(struct turn *t, struct step_call *c)
@@ -273,7 +318,7 @@ enum err turn_resolve_approval(struct daemon *d, const char *approval_id,
                   : outcome == OUTCOME_ONCE ? "once"
                                             : "session");
     if (outcome == OUTCOME_SESSION)
-        json_object_set_new(t->session->approved, c->name, json_true());
+        tool_policy_approve(t->session, c->name, c->arguments);
     if (outcome == OUTCOME_REJECT) {
         step_call_set(c, CALL_REJECTED, true, text, sizeof(text) - 1);
         commit_outcome(t, c);
@@ -409,6 +454,8 @@ static void settle(struct turn *t)
         struct step_call *c = &t->tools->calls[i];
         if (stopping && c->watch)
             tool_watch_cancel(c->watch);
+        if (stopping)
+            turn_stop_waiting(c);
         if (stopping)
             close_deadline(c);
         busy = busy || is_busy(c);

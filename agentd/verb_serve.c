@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "sessions/store.h"
+#include "tools/rules.h"
 #include "tools/tools.h"
 
 #define LOCK_NAP_MS 20
@@ -36,7 +37,7 @@ struct serve_options {
     const char *socket, *store, *log;
     int log_level;
     int64_t resident, save_every, block_tokens;
-    bool no_direct_io;
+    bool no_direct_io, http_fetch;
 };
 
 #define AT(member) offsetof(struct serve_options, member)
@@ -55,6 +56,8 @@ static const struct option table[] = {
      "tokens of a block, for a new store (default 2048)", false},
     {"buffered", 0, OPTION_FLAG, AT(no_direct_io), NULL, 0, 0, NULL, "no O_DIRECT for packs",
      false},
+    {"http-fetch", 0, OPTION_FLAG, AT(http_fetch), NULL, 0, 0, NULL,
+     "sessions may have the tool http_fetch", false},
     {"log", 0, OPTION_STRING, AT(log), "FILE", 0, 0, NULL, "log file (default: stderr)", false},
     {"log-level", 0, OPTION_ENUM, AT(log_level), "LEVEL", 0, 0, levels,
      "records up to this one", false},
@@ -70,6 +73,7 @@ struct service {
     struct store *store;
     struct engine *engine;
     struct tools *tools;
+    struct rules *rules;
     struct model_args args;
     struct loop *loop;
     struct daemon daemon;
@@ -131,7 +135,7 @@ static enum err open_tools(struct service *s, struct error *e)
     /* SQLite keeps recent pages, and so session text, in two files beside the database. */
     char wal[FS_PATH_BYTES], shm[FS_PATH_BYTES];
     const char *const hidden[] = {s->db, wal, shm, s->packs, s->state, socket_to_hide(s), NULL};
-    const struct tools_config config = {.hidden = hidden};
+    const struct tools_config config = {.hidden = hidden, .may_fetch = s->options.http_fetch};
     enum err rc = fs_mkdir_p(s->spill, e);
 
     if (rc || (rc = fs_path(wal, sizeof(wal), e, "%s-wal", s->db)) ||
@@ -184,6 +188,7 @@ static enum err start_daemon(struct service *s, struct error *e)
                          .model = engine_describe(s->engine),
                          .tiers = s->engine,
                          .tools = s->tools,
+                         .rules = s->rules,
                          .spill_dir = s->spill,
                          .model_args = s->args.argv,
                          .max_resident = (uint32_t)s->options.resident,
@@ -207,6 +212,7 @@ static void close_all(struct service *s)
     d->store = NULL;
     loop_free(s->loop);
     tools_close(s->tools);
+    rules_free(s->rules);
     engine_free(s->engine);
     store_close(s->store);
     listen_close(&s->listen);
@@ -247,11 +253,14 @@ int verb_serve(int argc, char **argv)
         rc = options_parse(&command, s->settings.argc,
                            (const char *const *)(void *)s->settings.argv, &s->options, &parsed,
                            &e);
+    if (!rc)
+        rc = settings_rules(&s->settings, &s->rules, &e);
     if (rc || parsed.help) {
         if (rc)
             fprintf(stderr, "agentd serve: %s\n", e.msg);
         else
             options_usage(&command, "agentd", stdout);
+        rules_free(s->rules);
         settings_fini(&s->settings);
         free(s);
         return rc ? EXIT_USAGE : EXIT_DONE;

@@ -1,21 +1,28 @@
 #include "tools/body.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/auto.h"
+
 static const struct {
     const char *name;
     int (*main)(const struct body *b);
-} bodies[] = {{"edit", body_edit},         {"grep", body_grep},
-              {"list_dir", body_list_dir}, {"read_file", body_read_file},
-              {"run", body_run},           {"write_file", body_write_file}};
+} bodies[] = {{"edit", body_edit},
+              {"grep", body_grep},
+              {"http_fetch", body_http_fetch},
+              {"list_dir", body_list_dir},
+              {"read_file", body_read_file},
+              {"run", body_run},
+              {"write_file", body_write_file}};
 
 /* Names, patterns and commands become C strings; file contents keep their NULs. */
-static const char *const texts[] = {"path", "pattern", "include", "command"};
+static const char *const texts[] = {"path", "pattern", "include", "command", "url"};
 
 static const char *with_nul(const struct body *b)
 {
@@ -78,9 +85,35 @@ bool body_flag(const struct body *b, const char *name)
 
 /* ---- run ---- */
 
+/* A file that bash reads before the command, which must not see it: it makes the shell say at
+ * its end where it is. False: cannot be written; then the folder is not carried over. */
+static bool write_prelude(const struct body *b, char path[4200])
+{
+    snprintf(path, 4200, "%s/.agentd-env", b->notes ? b->notes : "");
+    AUTO_FD int fd = b->notes ? open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
+    return fd >= 0 &&
+           dprintf(fd,
+                   "unset BASH_ENV\n"
+                   "trap 'command pwd -P >|\"%s/" BODY_CWD_FILE "\" 2>/dev/null' EXIT\n",
+                   b->notes) > 0;
+}
+
+/* Where an earlier command was, or else the workspace, where this process is already. */
+static void enter_cwd(const struct body *b)
+{
+    const char *cwd = b->launch->cwd;
+
+    if (!cwd || chdir(cwd) == 0)
+        return;
+    printf("[the working folder %s cannot be entered any more: this runs in the workspace]\n",
+           cwd);
+    fflush(stdout);
+}
+
 int body_run(const struct body *b)
 {
     const char *command = body_string(b, "command", "");
+    char prelude[4200], env_prelude[4300];
     bool full = b->launch->mode == TOOL_MODE_FULL_ACCESS;
     const char *path = getenv("PATH"), *home = getenv("HOME");
     char env_home[4200], env_tmp[4200], env_path[4200], env_mode[64];
@@ -90,9 +123,12 @@ int body_run(const struct body *b)
              full && path ? path
                           : "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
     snprintf(env_mode, sizeof env_mode, "AGENTD_SANDBOX=%s", tool_mode_name(b->launch->mode));
+    enter_cwd(b);
+    snprintf(env_prelude, sizeof env_prelude, "BASH_ENV=%s",
+             write_prelude(b, prelude) ? prelude : "/dev/null");
     const char *const env[] = {env_home,          env_tmp,     env_path,    env_mode,
                                "LANG=C.UTF-8",    "TERM=dumb", "PAGER=cat", "GIT_PAGER=cat",
-                               "SHELL=/bin/bash", NULL};
+                               "SHELL=/bin/bash", env_prelude, NULL};
     const char *const argv[] = {"bash", "--noprofile", "--norc", "-c", command, NULL};
     execve("/bin/bash", (char *const *)(uintptr_t)argv, (char *const *)(uintptr_t)env);
     return body_fail("bash cannot be started: %s", strerror(errno));

@@ -8,7 +8,9 @@
 /* What a body may use. Arguments fit the tool's schema (checked by the daemon before). */
 struct body {
     const struct launch *launch;
-    const char *tmp; /* HOME and TMPDIR of commands */
+    const char *tmp;   /* HOME and TMPDIR of commands */
+    const char *notes; /* a folder of this run, where the shell leaves where it was; NULL: none
+                        */
 };
 
 /* Runs the body of launch->tool in this process; bash replaces the process. */
@@ -20,6 +22,10 @@ int body_grep(const struct body *b);
 int body_write_file(const struct body *b);
 int body_edit(const struct body *b);
 int body_run(const struct body *b);
+int body_http_fetch(const struct body *b);
+
+/* Of body.notes: the file that a shell leaves its working folder in. */
+#define BODY_CWD_FILE ".agentd-cwd"
 
 /* Prints "error: " and the message; returns 1. */
 int body_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

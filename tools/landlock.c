@@ -164,6 +164,8 @@ static enum err add_system(const struct ruleset *r, const struct landlock_rules 
     static const char *const devices[] = {"/dev/null",   "/dev/zero",    "/dev/full",
                                           "/dev/random", "/dev/urandom", "/dev/tty",
                                           "/dev/ptmx",   "/dev/pts"};
+    static const char *const resolver[] = {"/run/systemd/resolve", "/run/resolvconf",
+                                           "/run/NetworkManager"};
     enum err rc = OK;
     for (size_t i = 0; !rc && i < sizeof folders / sizeof folders[0]; i++)
         rc = add_path(r, folders[i], READ, e);
@@ -173,6 +175,8 @@ static enum err add_system(const struct ruleset *r, const struct landlock_rules 
                       e);
     if (!rc)
         rc = add_path(r, "/dev", FS_READ_DIR, e);
+    for (size_t i = 0; !rc && rules->resolver && i < sizeof resolver / sizeof resolver[0]; i++)
+        rc = add_path(r, resolver[i], READ, e);
     if (!rc && rules->writable_shm)
         rc = add_path(r, "/dev/shm", READ | WRITE, e);
     return rc ? rc : add_etc(r, rules->strict_etc, e);

@@ -21,6 +21,7 @@ struct landlock_rules {
     bool deny_tcp;       /* no TCP at all (where the ABI can) */
     bool strict_etc;     /* in /etc only what everybody may read: file modes do not bind us */
     bool writable_shm;   /* /dev/shm is private */
+    bool resolver;       /* names are looked up: /etc/resolv.conf may lead into /run */
 };
 
 /* Restricts this process to: system folders (read, execute); the workspace (read, execute, and

@@ -16,11 +16,12 @@ static json_t *copy_list(const json_t *list)
 enum err launch_write(const struct launch *l, int *fd, struct error *e)
 {
     json_t *spec = json_pack(
-        "{s:s, s:O, s:s, s:s?, s:s, s:I, s:I, s:o, s:o, s:o}", "tool", l->tool, "arguments",
-        l->arguments, "workspace", l->workspace, "spill_folder", l->spill_folder, "mode",
-        tool_mode_name(l->mode), "max_processes", (json_int_t)l->max_processes,
-        "max_file_bytes", (json_int_t)l->max_file_bytes, "hidden", copy_list(l->hidden),
-        "read_paths", copy_list(l->read_paths), "without", copy_list(l->without));
+        "{s:s, s:O, s:s, s:s?, s:s?, s:s, s:I, s:I, s:o, s:o, s:o, s:o}", "tool", l->tool,
+        "arguments", l->arguments, "workspace", l->workspace, "spill_folder", l->spill_folder,
+        "cwd", l->cwd, "mode", tool_mode_name(l->mode), "max_processes",
+        (json_int_t)l->max_processes, "max_file_bytes", (json_int_t)l->max_file_bytes, "hidden",
+        copy_list(l->hidden), "read_paths", copy_list(l->read_paths), "without",
+        copy_list(l->without), "fetch_networks", copy_list(l->fetch_networks));
     if (!spec)
         return err_set(e, ERR_NOMEM, "launcher: cannot write down the call");
     AUTO_FD int mem = memfd_create("agentd-tool", MFD_CLOEXEC);
@@ -44,13 +45,14 @@ enum err launch_read(int fd, struct launch *out, struct error *e)
     if (!l.spec)
         return err_set(e, ERR_FORMAT, "launcher: %s", why.text);
     const char *mode = NULL;
-    const json_t *spill = NULL; /* null or a string */
+    const json_t *spill = NULL, *cwd = NULL; /* null or a string */
     json_int_t processes = 0, file_bytes = 0;
     int bad = json_unpack_ex(
-        l.spec, &why, 0, "{s:s, s:o, s:s, s:o, s:s, s:I, s:I, s:o, s:o, s:o}", "tool", &l.tool,
-        "arguments", &l.arguments, "workspace", &l.workspace, "spill_folder", &spill, "mode",
-        &mode, "max_processes", &processes, "max_file_bytes", &file_bytes, "hidden", &l.hidden,
-        "read_paths", &l.read_paths, "without", &l.without);
+        l.spec, &why, 0, "{s:s, s:o, s:s, s:o, s:o, s:s, s:I, s:I, s:o, s:o, s:o, s:o}", "tool",
+        &l.tool, "arguments", &l.arguments, "workspace", &l.workspace, "spill_folder", &spill,
+        "cwd", &cwd, "mode", &mode, "max_processes", &processes, "max_file_bytes", &file_bytes,
+        "hidden", &l.hidden, "read_paths", &l.read_paths, "without", &l.without,
+        "fetch_networks", &l.fetch_networks);
     enum err rc = bad ? err_set(e, ERR_FORMAT, "launcher: %s", why.text)
                       : tool_mode_parse(mode, &l.mode, e);
     if (rc) {
@@ -58,6 +60,7 @@ enum err launch_read(int fd, struct launch *out, struct error *e)
         return rc;
     }
     l.spill_folder = json_string_value(spill);
+    l.cwd = json_string_value(cwd);
     l.max_processes = (uint32_t)processes;
     l.max_file_bytes = (uint64_t)file_bytes;
     *out = l;
@@ -83,6 +86,11 @@ bool launch_is_without(const struct launch *l, const char *layer)
 bool launch_executes(const struct launch *l)
 {
     return !strcmp(l->tool, "run") || !strcmp(l->tool, LAUNCH_PROBE);
+}
+
+bool launch_fetches(const struct launch *l)
+{
+    return !strcmp(l->tool, "http_fetch");
 }
 
 bool path_is_inside(const char *path, const char *folder)

@@ -5,7 +5,7 @@
  * LAUNCH_STATUS_FD:
  *
  *     {"end": "exited"|"signalled"|"killed"|"refused"|"lost", "status": N, "killed": N,
- *      "message": "...", "layers": {...}}
+ *      "message": "...", "layers": {...}, "cwd": "/..."}      cwd: if the shell left one
  *
  * Output of the tool, and nothing else, is on descriptors 1 and 2. When LAUNCH_CONTROL_FD hangs
  * up (a kill, or the daemon is gone) everything that the tool started is killed. */
@@ -28,12 +28,14 @@ struct launch {
     const json_t *arguments;
     const char *workspace;    /* absolute, resolved */
     const char *spill_folder; /* readable; NULL: none */
+    const char *cwd;          /* where a command begins; NULL: in the workspace */
     enum tool_mode mode;
     uint32_t max_processes;
     uint64_t max_file_bytes;
     const json_t *hidden;     /* array of absolute paths */
     const json_t *read_paths; /* array of absolute paths */
     const json_t *without;    /* array of layer names to do without: tests of the fallbacks */
+    const json_t *fetch_networks; /* array of networks that are fetched from besides */
 };
 
 /* Makes the memory file that holds the spec; the caller closes it. Fields may be NULL. */
@@ -46,6 +48,8 @@ void launch_fini(struct launch *l);
 bool launch_is_without(const struct launch *l, const char *layer);
 /* Whether the tool executes what the model says, and so needs a limit of processes. */
 bool launch_executes(const struct launch *l);
+/* Whether it talks to the network, and does nothing else. */
+bool launch_fetches(const struct launch *l);
 /* Whether `path` is `folder` or inside it, by name. */
 bool path_is_inside(const char *path, const char *folder);
 

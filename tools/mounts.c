@@ -178,7 +178,7 @@ enum err mounts_apply(const struct launch *l, const char *scratch, bool reads_co
     m.hidden = true;
     if (!reads_confined)
         hide_private(l);
-    if (!is_needed(l, "/run"))
+    if (!is_needed(l, "/run") && !launch_fetches(l)) /* resolv.conf often lies there */
         cover_folder("/run", "size=4k,nr_inodes=2,mode=0555");
     if (!is_needed(l, "/dev/shm"))
         m.private_shm = cover_folder("/dev/shm", "size=64m,mode=1777");

@@ -156,6 +156,46 @@ static enum err add_cut(const struct output *o, struct buf *text, struct error *
     return rc ? rc : buf_add(text, tail.data + skip, tail.len - skip, e);
 }
 
+/* Appends bytes [from, to), which are kept; all in the head, or all in the ring. */
+static void add_kept(const struct output *o, uint64_t from, uint64_t to, struct buf *out)
+{
+    uint64_t ring = o->cap - o->head;
+
+    while (from < to) {
+        uint64_t at = from < o->head ? from : o->head + (from - o->head) % ring;
+        uint64_t end = from < o->head ? o->head : o->cap;
+        uint64_t n = to - from < end - at ? to - from : end - at;
+        if (buf_add(out, o->kept + at, (size_t)n, NULL))
+            return;
+        from += n;
+    }
+}
+
+uint64_t output_since(const struct output *o, uint64_t from, bool all, struct buf *out)
+{
+    uint64_t tail = o->total > o->cap ? o->total - (o->cap - o->head) : o->head;
+    uint64_t gap = from > o->head ? from : o->head; /* first byte that may be lost */
+    size_t start = out->len;
+
+    if (from < o->head)
+        add_kept(o, from, o->total < o->head ? o->total : o->head, out);
+    if (gap < tail) {
+        if (buf_printf(out, NULL, "\n[... %llu bytes left out ...]\n",
+                       (unsigned long long)(tail - gap)))
+            return o->total;
+        start = out->len;
+        add_kept(o, tail, o->total, out);
+    } else {
+        add_kept(o, gap, o->total, out);
+    }
+    if (all || out->len == start)
+        return o->total;
+    size_t n = out->len - start, kept = trim_end(out->data + start, n);
+    out->len = start + kept;
+    out->data[out->len] = '\0';
+    return o->total - (n - kept);
+}
+
 bool output_is_cut(const struct output *o)
 {
     return o->total > o->cap;

@@ -35,6 +35,11 @@ bool output_add(struct output *o, const uint8_t *data, size_t n);
  */
 void output_fresh(const struct output *o, uint64_t before, struct buf *fresh);
 
+/* Appends what is kept of the bytes from `from` on, with a line in place of what is not; a full
+ * buffer gets the beginning. Returns where to go on: the end, or before a character of UTF-8
+ * that is not complete yet (unless `all`). */
+uint64_t output_since(const struct output *o, uint64_t from, bool all, struct buf *out);
+
 /* Whether some of it is not in the text. */
 bool output_is_cut(const struct output *o);
 /* Appends the text: all of it, or head, a line that says what is left out and where the whole

@@ -5,6 +5,7 @@
 #include "base/auto.h"
 #include "tools/schema.h"
 #include "tools/tools.h"
+#include "tools/tools_internal.h"
 
 #define PATH_PARAM "\"path\": {\"type\": \"string\", \"minLength\": 1, \"maxLength\": 4096, "
 
@@ -40,6 +41,30 @@ static const struct tool table[] = {
      "\"description\": \"Stop after this many lines; default 200\"}}, "
      "\"required\": [\"pattern\"], \"additionalProperties\": false}",
      TOOL_READS},
+    {"http_fetch",
+     "Fetch a text from the network with HTTP GET. Returns status, content type and the text "
+     "as it is; a redirect to another host is reported, not followed. Private and local "
+     "addresses cannot be fetched from.",
+     "{\"type\": \"object\", \"properties\": {"
+     "\"url\": {\"type\": \"string\", \"minLength\": 1, \"maxLength\": 4095, "
+     "\"description\": \"http or https URL\"}, "
+     "\"max_bytes\": {\"type\": \"integer\", \"minimum\": 1, \"maximum\": 8388608, "
+     "\"description\": \"Read at most this much of the body; default 1048576\"}, "
+     "\"timeout_ms\": {\"type\": \"integer\", \"minimum\": 1, \"maximum\": 120000, "
+     "\"description\": \"Time limit in milliseconds; default 30000\"}}, "
+     "\"required\": [\"url\"], \"additionalProperties\": false}",
+     TOOL_FETCHES},
+    {"jobs",
+     "See to commands that `run` started in the background: list them, read what one has "
+     "printed since it was last read, or kill one. Reading can wait for its end.",
+     "{\"type\": \"object\", \"properties\": {"
+     "\"action\": {\"type\": \"string\", \"enum\": [\"list\", \"read\", \"kill\"]}, "
+     "\"job\": {\"type\": \"string\", \"minLength\": 1, \"maxLength\": 16, "
+     "\"description\": \"Which one, for read and kill\"}, "
+     "\"wait_ms\": {\"type\": \"integer\", \"minimum\": 0, \"maximum\": 600000, "
+     "\"description\": \"For read: wait for its end, at most this long; default 0\"}}, "
+     "\"required\": [\"action\"], \"additionalProperties\": false}",
+     TOOL_KEEPS},
     {"list_dir",
      "List a folder of the workspace: one entry a line, sorted; folders end in /, symbolic "
      "links "
@@ -60,17 +85,35 @@ static const struct tool table[] = {
      "\"required\": [\"path\"], \"additionalProperties\": false}",
      TOOL_READS},
     {"run",
-     "Run a command with bash in the workspace and return what it prints (stdout and stderr "
-     "together). There is no terminal and no input; processes left in the background are "
-     "stopped "
-     "when the command ends.",
+     "Run a command with bash and return what it prints (stdout and stderr together). It "
+     "begins "
+     "in the workspace, or in the folder that an earlier command changed to with cd. There is "
+     "no "
+     "terminal and no input; processes left in the background are stopped when the command "
+     "ends. With background it is started as a job of its own and its name is returned at "
+     "once; see to it with the tool jobs.",
      "{\"type\": \"object\", \"properties\": {"
      "\"command\": {\"type\": \"string\", \"minLength\": 1, \"maxLength\": 100000, "
      "\"description\": \"The command line for bash -c\"}, "
      "\"timeout_ms\": {\"type\": \"integer\", \"minimum\": 1, \"maximum\": 86400000, "
-     "\"description\": \"Time limit in milliseconds; default 120000\"}}, "
+     "\"description\": \"Time limit in milliseconds; default 120000, in the background "
+     "3600000\"}, "
+     "\"background\": {\"type\": \"boolean\", \"description\": \"Do not wait for its end; "
+     "default false\"}}, "
      "\"required\": [\"command\"], \"additionalProperties\": false}",
      TOOL_EXECUTES},
+    {"todo",
+     "Keep a list of what is to be done in this session. With items the list is replaced by "
+     "them; without, it is shown. It is kept whatever happens to the conversation.",
+     "{\"type\": \"object\", \"properties\": {"
+     "\"items\": {\"type\": \"array\", \"maxItems\": 100, \"items\": {\"type\": "
+     "\"object\", \"properties\": {"
+     "\"text\": {\"type\": \"string\", \"minLength\": 1, \"maxLength\": 500}, "
+     "\"status\": {\"type\": \"string\", \"enum\": [\"open\", \"active\", \"done\"]}}, "
+     "\"required\": [\"text\", \"status\"], \"additionalProperties\": false}, "
+     "\"description\": \"The whole new list, in order\"}}, "
+     "\"additionalProperties\": false}",
+     TOOL_KEEPS},
     {"write_file",
      "Write a file of the workspace: creates it (and missing folders), or replaces its "
      "content.",
@@ -99,7 +142,7 @@ const struct tool *tool_find(const char *name)
 
 static enum err no_such_tool(const char *name, struct error *e)
 {
-    char safe[48], all[120];
+    char safe[48], all[160];
     size_t n = 0;
     for (; name && name[n] && n + 1 < sizeof safe; n++)
         safe[n] = name[n] > 0x20 && name[n] < 0x7F ? name[n] : '?';
@@ -117,18 +160,22 @@ static json_t *function_object(const struct tool *t)
                      "parameters", parameters);
 }
 
-enum err tool_functions(const char *const *names, size_t n_names, json_t **out, struct error *e)
+enum err tool_functions(const char *const *names, size_t n_names, bool may_fetch, json_t **out,
+                        struct error *e)
 {
     bool wanted[N_TOOLS] = {false};
     for (size_t i = 0; i < n_names; i++) {
         const struct tool *t = tool_find(names[i]);
         if (!t)
             return no_such_tool(names[i], e);
+        if (t->risk == TOOL_FETCHES && !may_fetch)
+            return err_set(e, ERR_DENIED, TOOL_FETCH_OFF, t->name);
         wanted[t - table] = true;
     }
     json_t *list = json_array();
     for (size_t i = 0; i < N_TOOLS; i++) {
-        if (n_names && !wanted[i])
+        bool is_off = table[i].risk == TOOL_FETCHES && !may_fetch;
+        if (n_names ? !wanted[i] : is_off)
             continue;
         if (json_array_append_new(list, function_object(&table[i])) != 0) {
             json_decref(list);

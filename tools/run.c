@@ -168,16 +168,19 @@ static enum err write_spec(const struct tools *t, const struct tool_call *c, int
     if (rc)
         return rc;
     json_t *hidden = resolve_list(t->hidden), *read_paths = resolve_list(t->read_paths);
+    bool fetches = c->mode == TOOL_MODE_FULL_ACCESS && !strcmp(c->name, "http_fetch");
     struct launch l = {.tool = c->name,
                        .arguments = c->arguments,
                        .workspace = workspace,
                        .spill_folder = c->spill_path ? spill : NULL,
-                       .mode = c->mode,
+                       .cwd = c->cwd,
+                       .mode = fetches ? TOOL_MODE_READ_ONLY : c->mode, /* it writes nothing */
                        .max_processes = t->max_processes,
                        .max_file_bytes = t->max_file_bytes,
                        .hidden = hidden,
                        .read_paths = read_paths,
-                       .without = t->without};
+                       .without = t->without,
+                       .fetch_networks = t->fetch_networks};
     rc = launch_write(&l, fd, e);
     json_decref(hidden);
     json_decref(read_paths);
@@ -187,12 +190,13 @@ static enum err write_spec(const struct tools *t, const struct tool_call *c, int
 static uint64_t time_limit(const struct tools *t, const struct tool_call *c)
 {
     const json_t *asked = json_object_get(c->arguments, "timeout_ms");
-    uint64_t ms = t->timeout_ms;
+    uint64_t ms = c->in_background ? t->job_timeout_ms : t->timeout_ms;
+    uint64_t most = c->in_background ? t->job_timeout_ms : t->max_timeout_ms;
     if (c->timeout_ms)
         ms = c->timeout_ms;
     else if (json_is_number(asked) && json_number_value(asked) >= 1)
         ms = (uint64_t)json_number_value(asked);
-    return ms < t->max_timeout_ms ? ms : t->max_timeout_ms;
+    return ms < most ? ms : most;
 }
 
 static enum err run_new(const struct tools *t, const struct tool_call *c, struct tool_run **out,
@@ -249,6 +253,10 @@ enum err tool_run_start(struct tools *t, const struct tool_call *call, uint64_t 
                         struct tool_run **out, struct error *e)
 {
     enum err rc = tool_check(call->name, call->arguments, e);
+    if (!rc && tool_find(call->name)->risk == TOOL_KEEPS)
+        rc = err_set(e, ERR_INVAL, "%s: has no process of its own", call->name);
+    if (!rc && tool_find(call->name)->risk == TOOL_FETCHES && !t->may_fetch)
+        rc = err_set(e, ERR_DENIED, TOOL_FETCH_OFF, call->name);
     return rc ? rc : tool_run_launch(t, call, now_ms, out, e);
 }
 
@@ -390,6 +398,8 @@ static void finish(struct tool_run *r, uint64_t now_ms)
     res->exit_status = (int)json_integer_value(json_object_get(report, "status"));
     res->n_killed = (uint32_t)json_integer_value(json_object_get(report, "killed"));
     res->layers = json_incref(json_object_get(report, "layers"));
+    const char *cwd = json_string_value(json_object_get(report, "cwd"));
+    res->cwd = cwd ? strdup(cwd) : NULL;
     res->is_error = res->end != TOOL_EXITED || res->exit_status != 0;
     res->truncated = output_is_cut(&r->output);
     res->output_bytes = r->output.total;
@@ -427,6 +437,11 @@ bool tool_run_step(struct tool_run *r, uint64_t now_ms, struct buf *fresh)
         return false;
     finish(r, now_ms);
     return true;
+}
+
+uint64_t tool_run_output(const struct tool_run *r, uint64_t from, struct buf *out)
+{
+    return output_since(&r->output, from, r->done, out);
 }
 
 uint32_t tool_run_wait_ms(const struct tool_run *r, uint64_t now_ms)
@@ -497,6 +512,7 @@ void tool_result_fini(struct tool_result *r)
 {
     buf_fini(&r->text);
     free(r->spill_path);
+    free(r->cwd);
     json_decref(r->layers);
     *r = (struct tool_result){0};
 }

@@ -86,8 +86,9 @@ enum err sandbox_namespaces(const struct launch *l, struct sandbox_plan *p, json
     if (rc)
         return rc;
     note_mounts(layers, &p->mounts);
-    sandbox_note(layers, "network", "none: private namespace, loopback %s",
-                 raise_loopback() ? "up" : "down");
+    if (!launch_fetches(l))
+        sandbox_note(layers, "network", "none: private namespace, loopback %s",
+                     raise_loopback() ? "up" : "down");
     sandbox_note(layers, "pid_namespace", "yes");
     sandbox_note(layers, "user_namespace",
                  p->user_namespace ? "yes" : "no (root does without)");
@@ -103,6 +104,8 @@ static enum privileges what_to_keep(const struct launch *l, const struct sandbox
 {
     if (p->user != 0)
         return PRIVILEGES_NONE;
+    if (launch_fetches(l)) /* it reads what strangers send, and needs no file of anybody's */
+        return PRIVILEGES_NOBODY;
     if (!launch_executes(l) || (p->cgroup_limit && p->mounts.read_only))
         return PRIVILEGES_FILES;
     return has_landlock(l) || p->mounts.read_only ? PRIVILEGES_SPARE : PRIVILEGES_NOBODY;
@@ -133,9 +136,10 @@ static enum err apply_landlock(const struct launch *l, const struct sandbox_plan
                                enum privileges kept, json_t *layers, struct error *e)
 {
     struct landlock_rules rules = {.scratch = p->mounts.private_tmp ? "/tmp" : p->scratch,
-                                   .deny_tcp = !p->namespaces,
+                                   .deny_tcp = !p->namespaces && !launch_fetches(l),
                                    .strict_etc = kept != PRIVILEGES_NONE,
-                                   .writable_shm = p->mounts.private_shm};
+                                   .writable_shm = p->mounts.private_shm,
+                                   .resolver = launch_fetches(l)};
     struct error why;
     enum err rc = has_landlock(l) ? landlock_restrict(l, &rules, &why)
                                   : err_set(&why, ERR_UNSUPPORTED, "no Landlock");
@@ -159,20 +163,23 @@ static enum err apply_landlock(const struct launch *l, const struct sandbox_plan
 static enum err apply_seccomp(const struct launch *l, const struct sandbox_plan *p,
                               json_t *layers, struct error *e)
 {
-    struct seccomp_rules rules = {.allow_inet = p->namespaces,
-                                  .allow_unix = p->mounts.hidden,
+    bool fetches = launch_fetches(l);
+    struct seccomp_rules rules = {.allow_inet = p->namespaces || fetches,
+                                  .allow_unix = p->mounts.hidden && !fetches,
                                   .allow_ptrace = has_landlock(l) || p->namespaces};
     struct error why;
     if (seccomp_restrict(&rules, &why)) {
         sandbox_note(layers, "seccomp", "none: %s", why.msg);
-        if (!launch_executes(l))
+        if (!launch_executes(l) && !fetches)
             return OK;
         return err_set(e, ERR_DENIED, "no system call filter: %s", why.msg);
     }
     sandbox_note(layers, "seccomp", "deny list%s%s",
                  rules.allow_inet ? "" : ", no inet sockets",
                  rules.allow_unix ? "" : ", no unix sockets");
-    if (!rules.allow_inet)
+    if (fetches)
+        sandbox_note(layers, "network", "addresses that http_fetch may ask");
+    else if (!rules.allow_inet)
         sandbox_note(layers, "network", "none: refused by seccomp");
     sandbox_note(layers, "control_socket", "%s",
                  p->mounts.hidden ? "covered by a mount" : "unix sockets refused by seccomp");

@@ -28,12 +28,13 @@
 
 /* What the supervisor decided and did before the child goes on. */
 struct sandbox_plan {
-    const char *scratch;   /* private folder, NULL in full-access mode */
-    bool namespaces;       /* new mount, PID, network and IPC namespaces */
-    bool user_namespace;   /* and a new user namespace */
-    bool cgroup_limit;     /* a pids cgroup limits this process, and that was tried */
-    uid_t user;            /* the real user of the supervisor */
-    uid_t spare_uid;       /* a user id for root to become */
+    const char *scratch; /* private folder, NULL in full-access mode */
+    const char *notes;   /* the same in every mode: where a run leaves notes for its launcher */
+    bool namespaces;     /* new mount, PID, network and IPC namespaces */
+    bool user_namespace; /* and a new user namespace */
+    bool cgroup_limit;   /* a pids cgroup limits this process, and that was tried */
+    uid_t user;          /* the real user of the supervisor */
+    uid_t spare_uid;     /* a user id for root to become */
     uint32_t user_threads; /* processes and threads this user had at the start */
     struct mounts mounts;  /* filled by sandbox_namespaces() */
 };

@@ -111,14 +111,16 @@ static _Noreturn void tool_main(const struct launch *l, struct sandbox_plan *pla
     if (sandbox_restrict(l, plan, layers, &e))
         refuse(sock, layers, &e);
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* a change of user clears it */
-    if (chdir(l->workspace) != 0) {
-        err_sys(&e, errno, "workspace %s", l->workspace);
+    const char *folder = launch_fetches(l) ? "/" : l->workspace; /* it needs none */
+    if (chdir(folder) != 0) {
+        err_sys(&e, errno, "workspace %s", folder);
         refuse(sock, layers, &e);
     }
     send_json(sock, json_pack("{s:o}", "layers", layers));
     close(sock);
     default_signals();
-    struct body b = {l, sandbox_tmp(plan)};
+    bool sandboxed = l->mode != TOOL_MODE_FULL_ACCESS;
+    struct body b = {l, sandbox_tmp(plan), sandboxed ? sandbox_tmp(plan) : plan->notes};
     _exit(body_main(&b));
 }
 
@@ -327,17 +329,24 @@ static bool attempt(struct supervisor *s, unsigned long flags)
     return !s->namespaces || s->killed;
 }
 
+/* Namespaces of the tool: one that fetches stays in the network. */
+static unsigned long namespaces_of(const struct launch *l)
+{
+    return launch_fetches(l) ? NAMESPACES & ~(unsigned long)CLONE_NEWNET : NAMESPACES;
+}
+
 static void run_attempts(struct supervisor *s)
 {
+    unsigned long spaces = namespaces_of(s->l);
     bool root = geteuid() == 0;
     bool none = s->l->mode == TOOL_MODE_FULL_ACCESS || launch_is_without(s->l, "namespaces");
     bool user = !none && !launch_is_without(s->l, "user_namespace");
     char why[256] = "not asked for";
-    if (user && attempt(s, NAMESPACES | CLONE_NEWUSER))
+    if (user && attempt(s, spaces | CLONE_NEWUSER))
         return;
     if (s->namespaces)
         snprintf(why, sizeof why, "%s", json_string_value(s->namespaces));
-    if (!none && root && attempt(s, NAMESPACES))
+    if (!none && root && attempt(s, spaces))
         return;
     sandbox_note(s->layers, "user_namespace", "none: %s", why);
     sandbox_note(s->layers, "pid_namespace", "none: %s", why);
@@ -374,12 +383,29 @@ static void prepare(struct supervisor *s)
     if (!launch_is_without(s->l, "cgroup"))
         cgroup_open(&s->cgroup);
     sandbox_note(s->layers, "cgroup", "%s", describe_cgroup(&s->cgroup));
-    if (s->l->mode == TOOL_MODE_FULL_ACCESS)
-        return;
     struct error e;
     if (scratch_make(s->scratch, &e))
         s->refused = json_string(e.msg);
-    s->plan.scratch = s->scratch;
+    s->plan.notes = s->scratch;
+    s->plan.scratch = s->l->mode == TOOL_MODE_FULL_ACCESS ? NULL : s->scratch;
+}
+
+/* Where the shell said it was at its end. What it wrote may be anything, and it may not be the
+ * one that wrote it: whoever uses it has to be as careful as with a `cd` of the tool. */
+static json_t *read_cwd(const struct supervisor *s)
+{
+    char path[SCRATCH_PATH_BYTES + sizeof BODY_CWD_FILE + 1], text[PATH_MAX + 1];
+    struct stat st;
+
+    snprintf(path, sizeof path, "%s/" BODY_CWD_FILE, s->scratch);
+    AUTO_FD int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_nlink != 1)
+        return NULL;
+    ssize_t n = read(fd, text, sizeof text);
+    if (n < 2 || n > PATH_MAX || text[0] != '/' || text[n - 1] != '\n' ||
+        memchr(text, '\0', (size_t)n))
+        return NULL;
+    return json_stringn(text, (size_t)n - 1); /* NULL: not UTF-8, and so not carried over */
 }
 
 static void report(struct supervisor *s)
@@ -398,9 +424,9 @@ static void report(struct supervisor *s)
         status = WTERMSIG(s->status);
     }
     const char *message = json_string_value(s->refused);
-    json_t *line =
-        json_pack("{s:s, s:i, s:i, s:s, s:O}", "end", end, "status", status, "killed",
-                  (int)s->n_killed, "message", message ? message : "", "layers", s->layers);
+    json_t *line = json_pack("{s:s, s:i, s:i, s:s, s:O, s:o*}", "end", end, "status", status,
+                             "killed", (int)s->n_killed, "message", message ? message : "",
+                             "layers", s->layers, "cwd", read_cwd(s));
     AUTO_FREE char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
     json_decref(line);
     if (text)

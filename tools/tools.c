@@ -15,6 +15,7 @@
 #include "tools/tools_internal.h"
 
 #define LAUNCHER "agentd-tool"
+#define MAX_JOB_MS (24 * 3600 * 1000)
 #define MIN_OUTPUT_BYTES 256 /* head, tail and the line between them */
 #define MAX_PARENTS 4096
 
@@ -53,6 +54,10 @@ static void set_limits(struct tools *t, const struct tools_config *c)
 {
     t->timeout_ms = (uint32_t)or_default(c->timeout_ms, 120 * 1000);
     t->max_timeout_ms = (uint32_t)or_default(c->max_timeout_ms, 600 * 1000);
+    t->job_timeout_ms = (uint32_t)or_default(c->job_timeout_ms, 3600 * 1000);
+    if (t->job_timeout_ms > MAX_JOB_MS)
+        t->job_timeout_ms = MAX_JOB_MS;
+    t->may_fetch = c->may_fetch;
     t->max_processes = (uint32_t)or_default(c->max_processes, 512);
     t->output_bytes = or_default(c->output_bytes, 32 << 10);
     t->max_output_bytes = or_default(c->max_output_bytes, 256 << 20);
@@ -72,12 +77,15 @@ enum err tools_open(const struct tools_config *config, struct tools **out, struc
     t->hidden = json_array();
     t->read_paths = json_array();
     t->without = json_array();
+    t->fetch_networks = json_array();
     t->launcher = config->launcher ? strdup(config->launcher) : find_launcher();
     enum err rc = copy_paths(config->hidden, "hidden path", t->hidden, e);
     if (!rc)
         rc = copy_paths(config->read_paths, "read path", t->read_paths, e);
     if (!rc)
         rc = copy_paths(config->without, NULL, t->without, e);
+    if (!rc)
+        rc = copy_paths(config->fetch_networks, NULL, t->fetch_networks, e);
     if (!rc && (!t->launcher || access(t->launcher, X_OK) != 0))
         rc = err_set(e, ERR_NOTFOUND, "tools: no launcher %.180s",
                      t->launcher ? t->launcher : LAUNCHER);
@@ -97,8 +105,14 @@ void tools_close(struct tools *t)
     json_decref(t->hidden);
     json_decref(t->read_paths);
     json_decref(t->without);
+    json_decref(t->fetch_networks);
     free(t->launcher);
     free(t);
+}
+
+bool tools_may_fetch(const struct tools *t)
+{
+    return t->may_fetch;
 }
 
 static uint64_t now_ms(void)

@@ -51,9 +51,11 @@ const char *tool_mode_name(enum tool_mode mode);
 /* ---- registry: constant, sorted by name ---- */
 
 enum tool_risk {
-    TOOL_READS,   /* changes nothing: needs no approval under `ask` */
-    TOOL_WRITES,  /* changes files of the workspace */
-    TOOL_EXECUTES /* runs whatever it is told */
+    TOOL_READS,    /* changes nothing: needs no approval under `ask` */
+    TOOL_WRITES,   /* changes files of the workspace */
+    TOOL_EXECUTES, /* runs whatever it is told */
+    TOOL_FETCHES,  /* tells the network what it is told */
+    TOOL_KEEPS     /* acts on the session itself, in the daemon: no process, no approval */
 };
 
 struct tool {
@@ -68,11 +70,11 @@ const struct tool *tool_list(size_t *n);
 /* NULL when there is no such tool. The name may be hostile bytes. */
 const struct tool *tool_find(const char *name);
 /* The OpenAI `function` objects {name, description, parameters} of the named tools as a JSON
- * array, sorted by name, doubles removed, same bytes on every call; n_names 0 is all of them.
- * Keys are in this order when dumped with JSON_PRESERVE_ORDER. ERR_NOTFOUND names an unknown
- * tool. */
-NODISCARD enum err tool_functions(const char *const *names, size_t n_names, json_t **out,
-                                  struct error *e);
+ * array, sorted by name, doubles removed, same bytes on every call; n_names 0 is all of them,
+ * those that fetch only if `may_fetch`. Keys are in this order when dumped with
+ * JSON_PRESERVE_ORDER. ERR_NOTFOUND names an unknown tool, ERR_DENIED one that is off. */
+NODISCARD enum err tool_functions(const char *const *names, size_t n_names, bool may_fetch,
+                                  json_t **out, struct error *e);
 /* Whether a model's call is well formed: the tool exists (ERR_NOTFOUND, with the names there
  * are) and `arguments` fits its schema (ERR_INVAL; see schema_check). The message is for the
  * model. A client-side tool is checked with schema_check() against its own declaration. */
@@ -94,6 +96,11 @@ struct tools_config {
     uint64_t output_bytes;     /* bytes of output kept for the model (head + tail); 0: 32,768 */
     uint64_t max_output_bytes; /* a run that writes more is killed; 0: 256 MiB */
     uint64_t max_file_bytes;   /* RLIMIT_FSIZE; 0: 4 GiB */
+    uint32_t job_timeout_ms;   /* limit of a run in the background; 0: 3,600,000 */
+    bool may_fetch;            /* http_fetch is there */
+    /* Networks that http_fetch may ask although they are not public (base/http.h); for tests
+     * against a server of their own. NULL-terminated list or NULL. */
+    const char *const *fetch_networks;
     /* Layers to do without ("cgroup", "namespaces", "user_namespace", "landlock"), for tests of
      * the fallbacks. What is then too weak is refused as on a machine that does not have them.
      */
@@ -109,6 +116,8 @@ NODISCARD enum err tools_open(const struct tools_config *config, struct tools **
                               struct error *e);
 /* NULL is fine. All runs must have been freed. */
 void tools_close(struct tools *t);
+/* Whether http_fetch is there. */
+bool tools_may_fetch(const struct tools *t);
 
 /* What sandboxed runs have on this machine, found by starting the launcher once with a body
  * that does nothing, in `mode` with `workspace` (blocks, up to 5 s; for doctor and start-up).
@@ -129,6 +138,10 @@ struct tool_call {
     const json_t *arguments; /* an object; checked again here; borrowed for the call */
     const char *workspace; /* absolute folder, the tool's working folder; links are resolved */
     enum tool_mode mode;
+    /* Where commands begin: what an earlier result's `cwd` was. NULL, or when it cannot be
+     * entered any more (then the output begins with a line that says so): the workspace. */
+    const char *cwd;
+    bool in_background; /* limited by job_timeout_ms instead */
     /* Where the whole output goes when it does not fit: this file is created (0600, never an
      * existing one) then and only then; tools may read its folder. Absolute; NULL: no spill
      * file. Its folder must exist, must not be inside a hidden path, and should be one per
@@ -162,6 +175,7 @@ struct tool_result {
     bool truncated;        /* text lacks some output */
     uint64_t output_bytes; /* bytes the tool wrote in all */
     char *spill_path;      /* the file with the whole output, or NULL */
+    char *cwd; /* where the shell of `run` was when it exited, absolute; NULL: unknown */
     uint64_t duration_ms;
     uint32_t n_killed; /* processes that were left and had to be killed */
     json_t
@@ -190,6 +204,10 @@ struct tool_run_fds tool_run_fds(const struct tool_run *r);
  * to the head of the result (so a prefix of the result's text, always); at most 1 MiB is read
  * in one call. */
 bool tool_run_step(struct tool_run *r, uint64_t now_ms, struct buf *fresh);
+
+/* Appends the output from byte `from` on that is kept, with a line in place of what is not, up
+ * to the last whole character (all of it once the run is over), and returns where to go on. */
+uint64_t tool_run_output(const struct tool_run *r, uint64_t from, struct buf *out);
 
 /* Milliseconds until tool_run_timeout() is due: the deadline, or a second look at a kill. */
 uint32_t tool_run_wait_ms(const struct tool_run *r, uint64_t now_ms);

@@ -226,7 +226,7 @@ static void test_functions(void **state)
     struct error e;
     json_t *list;
     const char *const names[] = {"run", "grep", "run"};
-    assert_ok(tool_functions(names, 3, &list, &e), &e);
+    assert_ok(tool_functions(names, 3, false, &list, &e), &e);
     assert_int_equal(json_array_size(list), 2);
     json_t *first = json_array_get(list, 0);
     assert_string_equal(json_string_value(json_object_get(first, "name")), "grep");
@@ -235,11 +235,17 @@ static void test_functions(void **state)
     assert_non_null(strstr(text, ", \"parameters\": {\"type\": \"object\", \"properties\": {"));
     json_decref(list);
     const char *const unknown[] = {"run", "nope"};
-    assert_int_equal(tool_functions(unknown, 2, &list, &e), ERR_NOTFOUND);
+    assert_int_equal(tool_functions(unknown, 2, false, &list, &e), ERR_NOTFOUND);
     assert_non_null(strstr(e.msg, "\"nope\""));
-    assert_ok(tool_functions(NULL, 0, &list, &e), &e);
-    assert_int_equal(json_array_size(list), 6);
+    assert_ok(tool_functions(NULL, 0, false, &list, &e), &e);
+    assert_int_equal(json_array_size(list), 8);
     json_decref(list);
+    assert_ok(tool_functions(NULL, 0, true, &list, &e), &e);
+    assert_int_equal(json_array_size(list), 9);
+    json_decref(list);
+    const char *const fetch[] = {"http_fetch"};
+    assert_int_equal(tool_functions(fetch, 1, false, &list, &e), ERR_DENIED);
+    assert_non_null(strstr(e.msg, "http_fetch is off: `http-fetch = true` in [serve]"));
 }
 
 static void test_tool_check(void **state)
