@@ -322,7 +322,7 @@ static enum err adopt_range(struct store *st, struct adopt *a, int fd,
 /* ---- packs the database knows ------------------------------------------------------------ */
 
 static enum err drop_rows(struct store *st, const char *sql, int64_t pack, uint64_t end,
-                          struct error *e)
+                          uint64_t *n, struct error *e)
 {
     AUTO(query) struct query q = {0};
     enum err rc = query_init(&q, &st->db, sql, e);
@@ -331,21 +331,22 @@ static enum err drop_rows(struct store *st, const char *sql, int64_t pack, uint6
     query_int(&q, pack);
     query_uint(&q, end);
     if (!(rc = query_run(&q, e)))
-        st->seen.rows_dropped += (uint64_t)sqlite3_changes(st->db.handle);
+        *n += (uint64_t)sqlite3_changes(st->db.handle);
     return rc;
 }
 
 /* Drops the rows of extents that do not lie whole in the first `end` bytes of a pack. */
 static enum err drop_past(struct store *st, int64_t pack, uint64_t end, struct error *e)
 {
+    uint64_t *n = &st->seen.rows_dropped;
     enum err rc = drop_rows(st, "DELETE FROM blocks WHERE pack = ? AND off + pages * 4096 > ?",
-                            pack, end, e);
+                            pack, end, n, e);
     if (!rc)
         rc = drop_rows(st, "DELETE FROM tails WHERE pack = ? AND off + pages * 4096 > ?", pack,
-                       end, e);
+                       end, n, e);
     if (!rc)
         rc = drop_rows(st, "DELETE FROM tips WHERE pack = ? AND off + pages * 4096 > ?", pack,
-                       end, e);
+                       end, n, e);
     return rc;
 }
 
@@ -361,7 +362,9 @@ static enum err shorten(struct store *st, struct pack_row row, uint64_t end, str
         row.state = PACK_DEAD;
         rc = pack_row_write(st, &row, e);
     } else {
-        rc = drop_rows(st, "DELETE FROM packs WHERE id = ? AND id > ?", row.id, 0, e);
+        /* No loss by itself: gc removes an empty pack's file before its row. */
+        uint64_t n = 0;
+        rc = drop_rows(st, "DELETE FROM packs WHERE id = ? AND id > ?", row.id, 0, &n, e);
     }
     return rc ? rc : txn_commit(&t, e);
 }
