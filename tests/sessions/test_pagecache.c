@@ -13,9 +13,9 @@
 #include "tests/support/store_load.h"
 #include "tests/support/test.h"
 
-#define LIVES 4     /* of one seed; each ends in a cut but the last */
-#define STEPS 30    /* operations of one life, unless it is cut before */
-#define CHANGES 900 /* the cut comes within so many changes and syncs, or after the steps */
+#define LIVES 3     /* of one seed; each ends in a cut but the last */
+#define STEPS 24    /* operations of one life, unless it is cut before */
+#define CHANGES 600 /* the cut comes within so many changes and syncs, or after the steps */
 #define EXIT_WRONG 3
 
 struct trial {
@@ -48,6 +48,8 @@ static _Noreturn void live(struct trial *t, int life)
     right = right && load_check(l, &t->f);
     if (!right)
         _exit(EXIT_WRONG);
+    if (l->loud)
+        fprintf(stderr, "-- %llu changes and syncs\n", (unsigned long long)page_cache_ops());
     if (load_draw(l, 2))
         store_close(t->f.st);
     if (!last)
@@ -67,6 +69,9 @@ static bool run_seed(uint64_t seed, unsigned lies, struct load *sum)
     t.f.options.aio = (struct aio_options){.no_ring = true, .n_threads = 1};
     t.f.options.pack_bytes = load_draw(t.l, 2) ? 100000 : 0;
     t.f.options.encrypt = load_draw(t.l, 2) ? STORE_ENCRYPT_ON : STORE_ENCRYPT_OFF;
+    t.l->with_quota = load_draw(t.l, 6) == 0;
+    if (t.l->with_quota)
+        t.f.options.quota_bytes = 300000;
     bool right = true;
     for (int life = 0; life < LIVES && right; life++) {
         int status;
@@ -86,6 +91,9 @@ static bool run_seed(uint64_t seed, unsigned lies, struct load *sum)
     sum->n_went_through += t.l->n_went_through;
     memcpy(sum->violation, t.l->violation, sizeof sum->violation);
     load_free(t.l);
+    char held[96];
+    snprintf(held, sizeof held, "%s" PAGE_CACHE_HELD, t.f.dir);
+    remove_tree(held);
     store_fixture_fini(&t.f);
     return right;
 }

@@ -14,7 +14,8 @@
 
 #define PAGE 4096u
 #define SECTOR 512u
-#define MAX_STATES 4 /* of one page, the synced one and the newest included */
+#define MAX_OLDER 6 /* states of one page before the newest, the synced one included */
+#define MAX_EPOCHS 64
 #define MAX_FILES 1024
 #define MAX_FDS 1024
 #define MAX_NAME_OPS 4096
@@ -48,21 +49,29 @@ int __wrap_rename(const char *from, const char *to);
 int __wrap_unlink(const char *path);
 int __wrap_mkdir(const char *path, mode_t mode);
 
-/* A page with unsynced changes: what it held before them, oldest first. The file has the
- * newest state. */
+/* A page with unsynced changes: what it held before them, the synced state first. The file has
+ * the newest state. */
 struct page {
     struct page *next;
     uint64_t number;
-    unsigned n; /* older states, the synced one first */
-    uint8_t older[MAX_STATES - 1][PAGE];
+    unsigned n;
+    unsigned born[MAX_OLDER + 1]; /* the epoch in which each state begins, the newest, too */
+    unsigned until[MAX_OLDER];    /* the epoch in which it was replaced */
+    uint8_t older[MAX_OLDER][PAGE];
+};
+
+/* Cutting a file is one change of its size and contents, all or nothing: file systems journal
+ * it, and SQLite counts on it. Each cut begins an epoch; what survives is of one epoch. */
+struct epoch {
+    uint64_t first_size, last_size;
 };
 
 struct file {
     dev_t dev;
     ino_t ino;
-    int fd; /* our own, for the crash */
-    bool resized;
-    uint64_t synced_size, least_size; /* least since the sync */
+    int fd;          /* our own, for the crash */
+    unsigned n_cuts; /* since the sync */
+    struct epoch epochs[MAX_EPOCHS];
     struct page *pages;
     char path[PATH_BYTES]; /* when first seen: for lies and messages */
 };
@@ -162,7 +171,7 @@ static void see_file(int fd, const char *path)
             give_up("too many files");
         f = &cache.files[cache.n_files++];
         *f = (struct file){.dev = sb.st_dev, .ino = sb.st_ino};
-        f->synced_size = f->least_size = (uint64_t)sb.st_size;
+        f->epochs[0] = (struct epoch){(uint64_t)sb.st_size, (uint64_t)sb.st_size};
         /* Held open, the inode's number is not used again. */
         if ((f->fd = __real_open(path, O_RDWR | O_CLOEXEC)) < 0)
             give_up("cannot hold a file");
@@ -183,9 +192,9 @@ static void read_page(const struct file *f, uint64_t number, uint8_t out[PAGE])
         give_up("pread");
 }
 
-/* Keeps what a page holds now, before it changes. Of many states the synced one and the last
- * ones are kept. */
-static void keep_page(struct file *f, uint64_t number)
+/* Keeps what a page holds now, before it changes in this epoch (or, cut, with the end of it).
+ * Of too many states one in the middle goes. */
+static void keep_page(struct file *f, uint64_t number, bool cut)
 {
     struct page *p = f->pages;
     while (p && p->number != number)
@@ -193,27 +202,27 @@ static void keep_page(struct file *f, uint64_t number)
     if (!p) {
         if (!(p = malloc(sizeof *p)))
             give_up("out of memory");
-        *p = (struct page){.next = f->pages, .number = number};
+        p->next = f->pages;
+        p->number = number;
+        p->n = 0;
+        p->born[0] = 0;
         f->pages = p;
     }
-    if (p->n == MAX_STATES - 1) {
-        memmove(p->older[1], p->older[2], (MAX_STATES - 3) * (size_t)PAGE);
+    if (p->n == MAX_OLDER) {
         p->n--;
+        memmove(p->older[2], p->older[3], (MAX_OLDER - 3) * (size_t)PAGE);
+        memmove(&p->until[2], &p->until[3], (MAX_OLDER - 3) * sizeof p->until[0]);
+        memmove(&p->born[2], &p->born[3], (MAX_OLDER - 2) * sizeof p->born[0]);
     }
+    p->until[p->n] = f->n_cuts;
     read_page(f, number, p->older[p->n++]);
+    p->born[p->n] = f->n_cuts + cut;
 }
 
-static void keep_range(struct file *f, uint64_t off, uint64_t n)
+static void keep_range(struct file *f, uint64_t off, uint64_t n, bool cut)
 {
     for (uint64_t i = off / PAGE; n && i <= (off + n - 1) / PAGE; i++)
-        keep_page(f, i);
-}
-
-static void note_size(struct file *f, uint64_t size)
-{
-    f->resized = true;
-    if (size < f->least_size)
-        f->least_size = size;
+        keep_page(f, i, cut);
 }
 
 static void forget_changes(struct file *f)
@@ -223,8 +232,9 @@ static void forget_changes(struct file *f)
         f->pages = p->next;
         free(p);
     }
-    f->resized = false;
-    f->synced_size = f->least_size = size_of(f->fd);
+    uint64_t size = size_of(f->fd);
+    f->n_cuts = 0;
+    f->epochs[0] = (struct epoch){size, size};
 }
 
 static bool is_lie(const struct file *f)
@@ -252,7 +262,7 @@ static struct name_op *add_name_op(enum name_op_kind kind, const char *path)
 static void hold(struct name_op *op, const char *path)
 {
     char held[PATH_BYTES];
-    if (snprintf(held, sizeof held, "%s.held-%llu", cache.o.root,
+    if (snprintf(held, sizeof held, "%s" PAGE_CACHE_HELD "/%llu", cache.o.root,
                  (unsigned long long)cache.n_held++) >= PATH_BYTES)
         give_up("path too long");
     if (link(path, held) == 0)
@@ -319,14 +329,23 @@ static void crash_names(void)
 
 /* ---- the power cut ----------------------------------------------------------------------- */
 
-/* One of the states of a page, or two neighbouring ones torn at some sector. */
-static void crash_page(const struct file *f, const struct page *p)
+/* One of the states that a page had in this epoch, or two neighbouring ones torn at some
+ * sector.
+ */
+static void crash_page(const struct file *f, const struct page *p, unsigned epoch)
 {
     uint8_t newest[PAGE], out[PAGE];
+    unsigned first = 0, last;
     read_page(f, p->number, newest);
-    unsigned which = draw(8) < cache.kept_of_8 ? p->n : (unsigned)draw(p->n);
+    while (first < p->n && p->until[first] < epoch)
+        first++;
+    for (last = first; last < p->n && p->born[last + 1] <= epoch;)
+        last++;
+    unsigned which = last;
+    if (last > first && draw(8) >= cache.kept_of_8)
+        which = first + (unsigned)draw(last - first);
     memcpy(out, which < p->n ? p->older[which] : newest, PAGE);
-    if (which < p->n && draw(4) == 0) {
+    if (which < last && draw(4) == 0) {
         const uint8_t *next = which + 1 < p->n ? p->older[which + 1] : newest;
         size_t cut = (1 + (size_t)draw(PAGE / SECTOR - 1)) * SECTOR;
         if (draw(2))
@@ -340,16 +359,15 @@ static void crash_page(const struct file *f, const struct page *p)
 
 static void crash_file(const struct file *f)
 {
-    uint64_t now = size_of(f->fd), size = f->resized ? f->synced_size : now;
-    uint64_t pick = f->resized ? draw(3) : 0;
-    if (f->resized && draw(8) < cache.kept_of_8)
-        size = now;
-    else if (pick == 1)
-        size = f->least_size;
-    else if (pick == 2 && now > f->synced_size)
-        size = f->synced_size + draw(now - f->synced_size + 1);
+    unsigned epoch = draw(8) < cache.kept_of_8 ? f->n_cuts : (unsigned)draw(f->n_cuts + 1);
+    const struct epoch *x = &f->epochs[epoch];
+    uint64_t size = x->first_size;
+    if (x->last_size > size && draw(8) < cache.kept_of_8)
+        size = x->last_size;
+    else if (x->last_size > size && draw(2))
+        size += draw(x->last_size - size + 1);
     for (const struct page *p = f->pages; p; p = p->next)
-        crash_page(f, p);
+        crash_page(f, p, epoch);
     if (__real_ftruncate(f->fd, (off_t)size))
         give_up("ftruncate");
 }
@@ -358,9 +376,12 @@ static void crash_file(const struct file *f)
 static _Noreturn void crash(void)
 {
     cache.on = false;
-    cache.kept_of_8 = draw(9);
+    /* Everything, often: a commit that nobody heard of must be whole. */
+    uint64_t kept = draw(12);
+    cache.kept_of_8 = kept < 8 ? kept : 8;
     for (size_t i = 0; i < cache.n_files; i++)
-        if (cache.files[i].pages || cache.files[i].resized)
+        if (cache.files[i].pages || cache.files[i].n_cuts ||
+            cache.files[i].epochs[0].last_size != cache.files[i].epochs[0].first_size)
             crash_file(&cache.files[i]);
     crash_names();
     _exit(PAGE_CACHE_EXIT);
@@ -377,6 +398,10 @@ void page_cache_start(const struct page_cache_options *o)
 {
     cache.o = *o;
     cache.random = o->seed;
+    char held[PATH_BYTES];
+    snprintf(held, sizeof held, "%s" PAGE_CACHE_HELD, o->root);
+    if (__real_mkdir(held, 0700) && errno != EEXIST)
+        give_up("mkdir");
     cache.on = true;
 }
 
@@ -459,10 +484,9 @@ int __wrap_close(int fd)
 static ssize_t write_at(struct file *f, int fd, const void *p, size_t n, off_t off)
 {
     pthread_mutex_lock(&lock);
-    keep_range(f, (uint64_t)off, n);
+    keep_range(f, (uint64_t)off, n, false);
     ssize_t done = __real_pwrite(fd, p, n, off);
-    if (done > 0 && (uint64_t)off + (uint64_t)done > f->synced_size)
-        note_size(f, size_of(f->fd));
+    f->epochs[f->n_cuts].last_size = size_of(f->fd);
     step();
     pthread_mutex_unlock(&lock);
     return done;
@@ -493,11 +517,15 @@ int __wrap_ftruncate(int fd, off_t size)
         return __real_ftruncate(fd, size);
     pthread_mutex_lock(&lock);
     uint64_t now = size_of(fd);
-    if ((uint64_t)size < now)
-        keep_range(f, (uint64_t)size, now - (uint64_t)size);
+    bool cuts = (uint64_t)size < now;
+    if (cuts)
+        keep_range(f, (uint64_t)size, now - (uint64_t)size, true);
     int rc = __real_ftruncate(fd, size);
-    if (rc == 0 && (uint64_t)size != now)
-        note_size(f, (uint64_t)size);
+    if (cuts && f->n_cuts + 1 == MAX_EPOCHS)
+        give_up("too many cuts");
+    if (cuts)
+        f->epochs[++f->n_cuts] = (struct epoch){(uint64_t)size, (uint64_t)size};
+    f->epochs[f->n_cuts].last_size = size_of(fd);
     step();
     pthread_mutex_unlock(&lock);
     return rc;
@@ -513,7 +541,7 @@ int __wrap_fallocate(int fd, int mode, off_t off, off_t n)
     if (!(mode & FALLOC_FL_KEEP_SIZE))
         give_up("fallocate that changes the size is not modelled");
     if (mode & FALLOC_FL_PUNCH_HOLE && from < end)
-        keep_range(f, from, (uint64_t)n < end - from ? (uint64_t)n : end - from);
+        keep_range(f, from, (uint64_t)n < end - from ? (uint64_t)n : end - from, false);
     int rc = __real_fallocate(fd, mode, off, n);
     step();
     pthread_mutex_unlock(&lock);

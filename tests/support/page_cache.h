@@ -8,10 +8,12 @@
  * was made, renamed or removed since the last sync of its folder, the way back.
  *
  * page_cache_crash() puts the files into a state that such a cut may leave, drawn from the
- * seed: any subset of the unsynced pages, some of them torn at a multiple of 512 bytes between
- * two of their states; sizes old, new or between; names lost from the last change back to any
- * earlier one. Then the process is gone: it is for children that a test has forked. Nothing is
- * simulated on top of what POSIX promises; a file's data does not make its name durable.
+ * seed: any subset of the unsynced pages (none and all, too), some of them torn at a multiple
+ * of 512 bytes between two of their states; sizes old, new or between; where a file was
+ * truncated, what it held before or what it held after that; names lost from the last change
+ * back to any earlier one. Then the process is gone: it is for children that a test has forked.
+ * Nothing is assumed beyond what POSIX promises but that a truncation is all or nothing, which
+ * SQLite counts on; a file's data does not make its name durable.
  *
  * Calls of several threads are taken one by one. Reads are not touched: a process sees what it
  * wrote. io_uring goes around the wrapped calls: give the store no ring (store_options.aio). */
@@ -21,6 +23,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* ROOT.held: where files that lost their names are kept; the caller removes it at last. */
+#define PAGE_CACHE_HELD ".held"
 #define PAGE_CACHE_EXIT 77 /* exit status of a process that "lost power" */
 
 /* Syncs that this disk acknowledges and does not do: with one of them a sound test must fail.

@@ -6,14 +6,15 @@
 
 #include "base/fs.h"
 #include "sessions/bundle.h"
+#include "sessions/evict.h"
 #include "sessions/gc.h"
 #include "tests/support/test.h"
 
 #define MAX_APPEND 40
 
 const char *const load_kind_names[LOAD_KINDS] = {
-    "new",     "append", "finish-call", "save",  "restore", "fork",   "rewind",
-    "compact", "remove", "gc",          "purge", "export",  "import", "reopen"};
+    "new",    "append", "finish-call", "save",  "restore", "fork",   "rewind", "compact",
+    "remove", "gc",     "purge",       "evict", "export",  "import", "reopen"};
 
 struct load *load_new(uint64_t seed, enum layout_shape shape)
 {
@@ -365,6 +366,15 @@ static bool op_finish_call(struct load *l, struct store_fixture *f, size_t slot)
 
 /* ---- operations: state ------------------------------------------------------------------- */
 
+/* Nothing is promised any more but that what comes back is right. */
+static void forget_state(struct load *l, size_t but)
+{
+    for (size_t i = 0; i < LOAD_SESSIONS; i++) {
+        l->sessions[i].has_tip = l->sessions[i].has_tip && i == but;
+        l->sessions[i].may_be_gone = l->sessions[i].may_be_gone || i != but;
+    }
+}
+
 /* An input segment that `to` cuts. */
 static bool is_inside(const struct tape *t, uint64_t to)
 {
@@ -383,9 +393,9 @@ static bool op_save(struct load *l, struct store_fixture *f, size_t slot)
     AUTO(tape) struct tape t = {0};
     AUTO(state_image) struct state_image image = {0};
     struct load_session *s = begin(l, LOAD_SAVE, slot);
-    uint64_t from = s->saved, to = s->n_tokens;
+    uint64_t from = s->may_be_gone ? 0 : s->saved, to = s->n_tokens;
     if (load_draw(l, 4) == 0)
-        to = from + 1 + load_draw(l, to - from);
+        to = s->saved + 1 + load_draw(l, to - s->saved);
     if (!id_of(l, f->st, s->name, id))
         return false;
     if (tape_load(f->st, id, &t, &e))
@@ -393,6 +403,7 @@ static bool op_save(struct load *l, struct store_fixture *f, size_t slot)
     state_image_make(&image, &l->layout, t.ids, to);
     s->has_tip = load_draw(l, 4) != 0;
     s->saved = to;
+    s->may_be_gone = false;
     struct head_save h = {.session = id,
                           .layout = &l->layout,
                           .from = from,
@@ -403,8 +414,16 @@ static bool op_save(struct load *l, struct store_fixture *f, size_t slot)
     for (uint32_t p = 0; p < l->layout.n_planes; p++)
         h.plane[p] = (uint8_t *)image.regions.plane[p] +
                      from / l->layout.planes[p].ratio * l->layout.planes[p].row_bytes;
+    if (l->with_quota)
+        forget_state(l, slot);
     go(l);
-    return head_save(f->st, &h, NULL, &e) ? failed(l, &e) : done(l);
+    enum err rc = head_save(f->st, &h, NULL, &e);
+    /* What the others need may leave no room. */
+    if (rc == ERR_LIMIT && l->with_quota && !l->fault.n) {
+        l->op.begun = false;
+        return true;
+    }
+    return rc ? failed(l, &e) : done(l);
 }
 
 /* Bytes of the first n tokens and the tip, against those that follow from the ids. */
@@ -425,6 +444,22 @@ static bool is_right(struct load *l, const struct load_session *s,
     return true;
 }
 
+/* The position of the newest state is the store's to say; the model asks once it is there. */
+static bool ask(struct load *l, struct store_fixture *f)
+{
+    came_back(l);
+    for (size_t i = 0; i < l->op.n; i++) {
+        struct load_session have, *want = &l->op.after[i];
+        char id[SESSION_ID_CAP];
+        if (!read_session(l, f->st, want->name, &have, id))
+            return false;
+        if (!is_as_wanted(want, &have))
+            return not_as_wanted(l, load_kind_names[l->op.kind], want, &have);
+        learn(want, &have);
+    }
+    return done(l);
+}
+
 /* What was acknowledged is found and comes back whole and right. */
 static bool op_restore(struct load *l, struct store_fixture *f, size_t slot)
 {
@@ -441,7 +476,7 @@ static bool op_restore(struct load *l, struct store_fixture *f, size_t slot)
         return failed(l, &e);
     uint64_t n = plan->n_tokens;
     /* Without planes there are no rows: only a tip restores anything. */
-    if (n < s->saved && (s->has_tip || l->layout.n_planes)) {
+    if (n < s->saved && !s->may_be_gone && (s->has_tip || l->layout.n_planes)) {
         head_plan_free(plan);
         return wrong(l, "%s: state of %llu tokens acknowledged, tip %d, %llu found", s->name,
                      (unsigned long long)s->saved, s->has_tip, (unsigned long long)n);
@@ -452,20 +487,22 @@ static bool op_restore(struct load *l, struct store_fixture *f, size_t slot)
                              .plan = plan,
                              .dst = &got.regions,
                              .tip = plan->has_tip ? got.tip : NULL};
-    s->saved = n;
-    s->has_tip = plan->has_tip;
+    /* Where state was evicted the position says for how long what was there is remembered. */
+    s->may_be_gone = n < s->saved;
+    s->saved = n < s->saved ? LOAD_ANY : n;
+    s->has_tip = plan->has_tip && n == s->saved;
+    bool has_tip = plan->has_tip;
     go(l);
     enum err rc = n ? head_restore(f->st, &h, &r, &e) : OK;
     head_plan_free(plan);
     if (rc)
         return failed(l, &e);
-    if (r.n_tokens != n || r.has_tip != s->has_tip)
+    if (r.n_tokens != n || r.has_tip != has_tip)
         return wrong(l, "%s: %llu tokens found, %llu restored, tip %d and %d", s->name,
-                     (unsigned long long)n, (unsigned long long)r.n_tokens, s->has_tip,
-                     r.has_tip);
+                     (unsigned long long)n, (unsigned long long)r.n_tokens, has_tip, r.has_tip);
     if (!n)
         *s = l->sessions[slot];
-    return is_right(l, s, &got, &r) && done(l);
+    return is_right(l, s, &got, &r) && ask(l, f);
 }
 
 /* ---- operations: sessions ---------------------------------------------------------------- */
@@ -481,22 +518,6 @@ static uint64_t cut_at(struct load *l, struct load_session *s, bool may_be_0)
     s->n_tokens = seq ? s->at[seq - 1] : 0;
     s->saved = s->n_calls = s->n_open_calls = LOAD_ANY;
     return seq;
-}
-
-/* The position of the newest state is the store's to say; the model asks once it is there. */
-static bool ask(struct load *l, struct store_fixture *f)
-{
-    came_back(l);
-    for (size_t i = 0; i < l->op.n; i++) {
-        struct load_session have, *want = &l->op.after[i];
-        char id[SESSION_ID_CAP];
-        if (!read_session(l, f->st, want->name, &have, id))
-            return false;
-        if (!is_as_wanted(want, &have))
-            return not_as_wanted(l, load_kind_names[l->op.kind], want, &have);
-        learn(want, &have);
-    }
-    return done(l);
 }
 
 static bool op_fork(struct load *l, struct store_fixture *f, size_t slot, size_t free_slot)
@@ -557,9 +578,17 @@ static bool op_gc(struct load *l, struct store_fixture *f, enum load_kind kind)
 {
     struct error e;
     struct gc_report r;
+    struct evict_keep keep = {0};
     l->op = (struct load_op){.kind = kind};
+    if (kind == LOAD_EVICT || l->with_quota)
+        forget_state(l, LOAD_SESSIONS);
     go(l);
-    enum err rc = kind == LOAD_GC ? gc_run(f->st, &r, &e) : gc_purge(f->st, &r, &e);
+    enum err rc = kind == LOAD_GC      ? gc_run(f->st, &r, &e)
+                  : kind == LOAD_PURGE ? gc_purge(f->st, &r, &e)
+                                       : evict_room(f->st, 20000, &keep, &e);
+    /* There may be less than that. */
+    if (kind == LOAD_EVICT && rc == ERR_LIMIT && !l->fault.n)
+        rc = OK;
     return rc ? failed(l, &e) : done(l);
 }
 
@@ -664,8 +693,8 @@ static enum load_kind draw_kind(struct load *l)
     static const uint8_t weights[LOAD_KINDS] = {
         [LOAD_NEW] = 3,     [LOAD_APPEND] = 26, [LOAD_FINISH_CALL] = 5, [LOAD_SAVE] = 24,
         [LOAD_RESTORE] = 6, [LOAD_FORK] = 10,   [LOAD_REWIND] = 4,      [LOAD_COMPACT] = 2,
-        [LOAD_REMOVE] = 5,  [LOAD_GC] = 4,      [LOAD_PURGE] = 1,       [LOAD_EXPORT] = 4,
-        [LOAD_IMPORT] = 2,  [LOAD_REOPEN] = 4};
+        [LOAD_REMOVE] = 5,  [LOAD_GC] = 3,      [LOAD_PURGE] = 1,       [LOAD_EVICT] = 1,
+        [LOAD_EXPORT] = 4,  [LOAD_IMPORT] = 2,  [LOAD_REOPEN] = 4};
     uint64_t at = load_draw(l, 100);
     enum load_kind kind = 0;
     while (at >= weights[kind])
@@ -709,6 +738,7 @@ bool load_run(struct load *l, struct store_fixture *f, enum load_kind kind)
         return op_remove(l, f, slot);
     case LOAD_GC:
     case LOAD_PURGE:
+    case LOAD_EVICT:
         return op_gc(l, f, kind);
     case LOAD_EXPORT:
         return op_export(l, f, slot);

@@ -28,6 +28,7 @@ enum load_kind {
     LOAD_REMOVE,
     LOAD_GC,
     LOAD_PURGE,
+    LOAD_EVICT,
     LOAD_EXPORT,
     LOAD_IMPORT,
     LOAD_REOPEN,
@@ -43,6 +44,7 @@ struct load_session {
     uint64_t n_calls, n_open_calls; /* LOAD_ANY: whatever is found */
     uint64_t saved;                 /* state position; LOAD_ANY */
     bool has_tip;                   /* and a tip exactly there */
+    bool may_be_gone; /* evicted: the position is known, the state may not be there */
     uint32_t ids[LOAD_TOKENS];
     uint64_t at[LOAD_EVENTS]; /* position of each event */
 };
@@ -77,7 +79,8 @@ struct load {
     struct load_fault fault;
     uint64_t n_done[LOAD_KINDS], n_cut[LOAD_KINDS]; /* operations; those cut by a crash */
     uint64_t n_went_through;                        /* of the cut ones */
-    bool loud;                                      /* a line for each operation, to stderr */
+    bool with_quota; /* any save may evict the state of the others */
+    bool loud;       /* a line for each operation, to stderr */
     char violation[400];
 };
 
