@@ -62,10 +62,42 @@ static size_t plane_size(const struct kv_shape *s, uint32_t plane, uint64_t n_to
     return page_round(state_rows(&s->planes[plane], n_tokens) * s->planes[plane].row_bytes);
 }
 
-enum err kv_init(struct kv *kv, const struct kv_shape *s, struct kv_pages *pages,
-                 struct error *e)
+/* More of the memory for all sequences: all or nothing. */
+static enum err promise(struct kv *kv, uint64_t n_bytes, struct error *e)
 {
-    *kv = (struct kv){.shape = s, .pages = pages, .n_firm = UINT64_MAX};
+    struct kv_memory *m = kv->memory;
+    if (n_bytes > m->limit_bytes - m->promised_bytes)
+        return err_set(e, ERR_LIMIT,
+                       "memory: %" PRIu64 " bytes more, sequences have %" PRIu64 " of %" PRIu64,
+                       n_bytes, m->promised_bytes, m->limit_bytes);
+    m->promised_bytes += n_bytes;
+    kv->promised_bytes += n_bytes;
+    return OK;
+}
+
+/* Bytes of planes that stay in memory: main rows under a budget are the budget's. */
+static uint64_t resident_bytes(const struct kv *kv, uint64_t n_tokens)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < kv->shape->n_planes && n_tokens; i++)
+        if (i % 2 || !kv->pages)
+            sum += plane_size(kv->shape, i, n_tokens);
+    return sum;
+}
+
+static size_t rest_bytes(const struct kv_shape *s)
+{
+    return (size_t)s->n_rings * s->window * s->ring_row +
+           ((size_t)s->n_sources + 1) * 2 * s->head_dim * sizeof(float);
+}
+
+enum err kv_init(struct kv *kv, const struct kv_shape *s, struct kv_memory *memory,
+                 struct kv_pages *pages, struct error *e)
+{
+    *kv = (struct kv){.shape = s, .memory = memory, .pages = pages, .n_firm = UINT64_MAX};
+    enum err rc = promise(kv, rest_bytes(s), e);
+    if (rc)
+        return rc;
     kv->ring = calloc((size_t)s->n_rings * s->window, s->ring_row);
     kv->pending = calloc((size_t)s->n_sources + 1, 2 * s->head_dim * sizeof(float));
     if (!kv->ring || !kv->pending) {
@@ -77,8 +109,8 @@ enum err kv_init(struct kv *kv, const struct kv_shape *s, struct kv_pages *pages
         void *p = mmap(NULL, n ? n : 1, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                        -1, 0);
         if (p == MAP_FAILED) {
-            enum err rc = err_sys(e, errno, "%zu bytes of address space for plane %s", n,
-                                  s->planes[i].name);
+            rc = err_sys(e, errno, "%zu bytes of address space for plane %s", n,
+                         s->planes[i].name);
             kv_fini(kv);
             return rc;
         }
@@ -102,6 +134,8 @@ static void drop_pages(struct kv *kv)
 void kv_fini(struct kv *kv)
 {
     drop_pages(kv);
+    if (kv->memory)
+        kv->memory->promised_bytes -= kv->promised_bytes;
     for (uint32_t i = 0; i < STATE_MAX_PLANES; i++)
         if (kv->plane[i])
             munmap(kv->plane[i], kv->plane_bytes[i]);
@@ -118,12 +152,15 @@ enum err kv_reserve(struct kv *kv, uint64_t n_tokens, struct error *e)
                        s->max_tokens);
     if (n_tokens <= kv->reserved)
         return OK;
+    enum err rc;
     if (kv->pages && !kv->has_joined) {
-        enum err rc = kv_pages_join(kv->pages, &kv->owner, e);
-        if (rc)
+        if ((rc = kv_pages_join(kv->pages, &kv->owner, e)))
             return rc;
         kv->has_joined = true;
     }
+    rc = promise(kv, resident_bytes(kv, n_tokens) - resident_bytes(kv, kv->reserved), e);
+    if (rc)
+        return err_wrap(e, rc, "%" PRIu64 " tokens", n_tokens);
     for (uint32_t i = 0; i < s->n_planes; i++) {
         size_t n = plane_size(s, i, n_tokens);
         if (n && mprotect(kv->plane[i], n, PROT_READ | PROT_WRITE))

@@ -47,9 +47,17 @@ void kv_shape_init(struct kv_shape *s, const struct config *c, enum precision pr
 struct kv_pages;
 struct kv_page;
 
+/* Memory for the state of all sequences of a model: what was promised may not exceed the limit.
+ * Address space costs nothing before it is touched, so only this keeps a promise. */
+struct kv_memory {
+    uint64_t limit_bytes, promised_bytes;
+};
+
 struct kv {
     const struct kv_shape *shape;
-    struct kv_pages *pages; /* NULL: no budget, nothing is cold */
+    struct kv_memory *memory;
+    uint64_t promised_bytes; /* this one's part */
+    struct kv_pages *pages;  /* NULL: no budget, nothing is cold */
     bool has_joined;
     uint32_t owner;                    /* its name there */
     uint64_t cold[CONFIG_MAX_SOURCES]; /* rows, whole pages */
@@ -67,13 +75,14 @@ struct kv {
     float *pending;
 };
 
-/* pages: NULL without a budget; must outlive kv. */
-NODISCARD enum err kv_init(struct kv *kv, const struct kv_shape *shape, struct kv_pages *pages,
-                           struct error *e);
+/* pages: NULL without a budget. It and memory must outlive kv. ERR_LIMIT (memory), ERR_NOMEM.
+ */
+NODISCARD enum err kv_init(struct kv *kv, const struct kv_shape *shape,
+                           struct kv_memory *memory, struct kv_pages *pages, struct error *e);
 void kv_fini(struct kv *kv);
 
-/* Makes memory for n_tokens in all. ERR_LIMIT past max_tokens or when the system has none;
- * the state is unchanged then. */
+/* Makes memory for n_tokens in all. ERR_LIMIT past max_tokens or past what all sequences may
+ * have; the state is unchanged then. */
 NODISCARD enum err kv_reserve(struct kv *kv, uint64_t n_tokens, struct error *e);
 
 /* Makes room in the tails for the rows of n more tokens: older ones, of tokens below `below`,

@@ -306,6 +306,16 @@ static enum err open_tiers(struct model *m, const char *dir, const struct engine
     return engram_cache_new(&m->engram_cache, c, &m->weights, m->files, o->engram_ram, e);
 }
 
+/* What is left for sequences: not all of it, buffers of runs and other processes grow. */
+static void limit_memory(struct model *m, const struct engine_options *o)
+{
+    uint64_t memory = inventory_memory(), budgets = o->kv_resident;
+    budgets += smaller(o->expert_ram, experts_all_bytes(&m->config));
+    budgets += smaller(o->engram_ram, engram_cache_all_bytes(&m->config));
+    memory = memory ? memory / 10 * 9 : UINT64_MAX;
+    m->memory.limit_bytes = memory > budgets ? memory - budgets : 0;
+}
+
 static enum err open_all(struct model *m, const char *dir, const struct engine_options *o,
                          struct error *e)
 {
@@ -325,6 +335,7 @@ static enum err open_all(struct model *m, const char *dir, const struct engine_o
         (rc = make_rope(m, true, &m->rope_yarn, e)) || (rc = describe(m, dir, o, e)) ||
         (rc = open_kv(m, o, e)) || (rc = work_reserve(m, LOGIT_ROWS, e)))
         return rc;
+    limit_memory(m, o);
     if (!(m->sampler = malloc(m->config.vocab_size * sizeof(*m->sampler))))
         return err_set(e, ERR_NOMEM, "sampler");
     return m->k.sync(&m->k, e);

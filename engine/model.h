@@ -47,6 +47,7 @@ struct model {
     struct experts *experts;           /* NULL: mapped */
     struct engram_cache *engram_cache; /* NULL: mapped */
     struct kv_shape shape;
+    struct kv_memory memory;   /* of all sequences */
     struct kv_pages *kv_pages; /* NULL: all rows are in memory */
     struct kv_gather *gather;  /* with kv_pages */
     struct { /* the selection whose rows are gathered now, for the layers that share it */
@@ -59,9 +60,10 @@ struct model {
     uint32_t *token_map;           /* [vocab] compressed ids; NULL without Engram layers */
     float *rope_plain, *rope_yarn; /* [rope_dim/2] inverse frequencies: ratio 0, ratio > 0 */
 
-    struct work *work;             /* buffers of one run, grown on demand */
-    struct model_seq *seqs;        /* list of all living sequences, newest first */
-    struct model_seq *next_turn;   /* where the next step starts, so that nobody starves */
+    struct work *work;      /* buffers of one run, grown on demand */
+    struct model_seq *seqs; /* list of all living sequences, newest first */
+    /* Whose turn it is, so that nobody starves: for the chunk of a step, for a token. */
+    struct model_seq *next_chunk, *next_turn;
     struct sampler_entry *sampler; /* [vocab] scratch */
     /* The row of work->logits that holds the last row of this sequence; NULL: none does. */
     const struct model_seq *logits_of;

@@ -1,5 +1,7 @@
 #include "engine/observe.h"
 
+#include "base/auto.h"
+
 #include <string.h>
 
 #include "engine/seq.h"
@@ -69,9 +71,15 @@ enum err engine_read_rows(const struct seq *seq, uint32_t plane, uint64_t row0, 
                        (unsigned long long)have);
     uint32_t width = engine_plane_width(seq->m, plane);
     enum k_format format = plane % 2 ? shape->key_format : shape->row_format;
-    for (uint64_t i = 0; i < n_rows; i++)
-        k_decode_row(format, s->kv.plane[plane] + (row0 + i) * p->row_bytes, width,
-                     out + i * width);
+    AUTO_FREE uint8_t *row = malloc(p->row_bytes);
+    if (!row)
+        return err_set(e, ERR_NOMEM, "a row of plane %s", p->name);
+    for (uint64_t i = 0; i < n_rows; i++) {
+        enum err rc = kv_copy_rows(&s->kv, plane, row0 + i, 1, row, e);
+        if (rc)
+            return rc;
+        k_decode_row(format, row, width, out + i * width);
+    }
     return OK;
 }
 

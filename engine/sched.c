@@ -451,34 +451,58 @@ bool model_has_work(const struct engine *engine)
     return false;
 }
 
+static struct model_seq *after(const struct model *m, const struct model_seq *s)
+{
+    return s->next ? s->next : m->seqs;
+}
+
+/* Whether a chunk is what this sequence waits for. */
+static bool wants_chunk(const struct model_seq *s)
+{
+    bool queued = s->work.kind != WORK_NONE && is_chunked(s) && !s->work.cancelled;
+    return queued || ahead_is_due(s);
+}
+
+/* The chunk of this step: the sequences that want one take turns, whoever else there is. */
+static void step_chunk(struct model *m, struct event_list *l)
+{
+    struct model_seq *start = m->next_chunk ? m->next_chunk : m->seqs, *s = start;
+    while (!wants_chunk(s))
+        if ((s = after(m, s)) == start)
+            return;
+    m->next_chunk = after(m, s);
+    if (ahead_is_due(s))
+        ahead_step(s);
+    else
+        step_seq(l, s);
+}
+
+/* One token of every generating sequence, and the end of what was cancelled. Those that there
+ * are no events for are first next time. */
+static void step_tokens(struct model *m, struct event_list *l)
+{
+    struct model_seq *start = m->next_turn ? m->next_turn : m->seqs, *s = start;
+    do {
+        if (l->cap - l->n < EVENTS_PER_SEQ) {
+            m->next_turn = s;
+            return;
+        }
+        if (s->work.kind != WORK_NONE && !wants_chunk(s))
+            step_seq(l, s);
+        s = after(m, s);
+    } while (s != start);
+}
+
 enum err model_step(struct engine *engine, struct engine_event *events, size_t cap,
                     size_t *n_events, struct error *e)
 {
     struct model *m = model_of(engine);
     struct event_list l = {.events = events, .cap = cap};
-    struct model_seq *start = m->next_turn ? m->next_turn : m->seqs, *s = start;
-    bool chunk_done = false;
     (void)e; /* what fails belongs to one sequence and is its event */
-    while (s && l.cap - l.n >= EVENTS_PER_SEQ) {
-        struct model_seq *after = s->next ? s->next : m->seqs;
-        if (!chunk_done && ahead_is_due(s)) {
-            ahead_step(s);
-            chunk_done = true;
-            m->next_turn = after;
-        } else if (s->work.kind != WORK_NONE && !(is_chunked(s) && chunk_done)) {
-            bool chunk = is_chunked(s) && !s->work.cancelled;
-            step_seq(&l, s);
-            if (chunk) { /* the next chunk is another sequence's */
-                chunk_done = true;
-                m->next_turn = after;
-            }
-        }
-        s = after;
-        if (s == start)
-            break;
+    if (m->seqs) {
+        step_chunk(m, &l);
+        step_tokens(m, &l);
     }
-    if (s != start)
-        m->next_turn = s; /* no room for the rest: they are first next time */
     *n_events = l.n;
     return OK;
 }

@@ -19,7 +19,7 @@ enum err model_seq_new(struct engine *engine, struct seq **out, struct error *e)
         free(s);
         return err_set(e, ERR_NOMEM, "sequence");
     }
-    enum err rc = kv_init(&s->kv, &m->shape, m->kv_pages, e);
+    enum err rc = kv_init(&s->kv, &m->shape, &m->memory, m->kv_pages, e);
     if (rc) {
         free(s->last);
         free(s);
@@ -50,6 +50,8 @@ void model_seq_free(struct seq *seq)
     *at = s->next;
     if (m->next_turn == s)
         m->next_turn = s->next;
+    if (m->next_chunk == s)
+        m->next_chunk = s->next;
     if (m->logits_of == s)
         m->logits_of = NULL;
     seq_drop_work(s);
