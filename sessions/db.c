@@ -51,6 +51,11 @@ enum err db_error(struct db *db, int sqlite_rc, struct error *e, const char *wha
     return code;
 }
 
+uint64_t db_changes(const struct db *db)
+{
+    return (uint64_t)sqlite3_total_changes64(db->handle);
+}
+
 enum err db_exec(struct db *db, const char *sql, struct error *e)
 {
     if (fault_point("db.exec"))

@@ -57,6 +57,9 @@ void db_close(struct db *db);
 /* Runs statements without parameters (schema, pragmas). */
 NODISCARD enum err db_exec(struct db *db, const char *sql, struct error *e);
 
+/* Rows written so far through this connection, the only one: equal numbers mean equal rows. */
+uint64_t db_changes(const struct db *db);
+
 /* What SQLite says, as one of our codes, with its message behind ours. */
 enum err db_error(struct db *db, int sqlite_rc, struct error *e, const char *what);
 

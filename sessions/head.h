@@ -82,8 +82,11 @@ struct head_plan {
     bool same_numerics; /* all extents are of the layout's class: the word exact may be used */
     enum head_source source;
     uint64_t n_bytes;         /* that a restore reads */
-    struct head_chain *chain; /* private */
-    uint64_t n_collections;   /* private: runs of gc before it */
+    struct head_chain *chain; /* private from here: what was found, */
+    uint32_t *ids;            /* the tape's first n_tokens, as */
+    int64_t strand;           /* this one has them, */
+    uint64_t n_changes;       /* rows written to the database before it, */
+    uint64_t n_collections;   /* runs of gc before it */
 };
 void head_plan_free(struct head_plan *p);
 

@@ -16,7 +16,7 @@
 struct find {
     struct store *st;
     const struct state_layout *l;
-    int64_t session; /* num */
+    int64_t session, strand; /* num; */
     struct tape tape;
     uint64_t position; /* wanted */
     int64_t layout;
@@ -40,6 +40,7 @@ void head_plan_free(struct head_plan *p)
     if (p->chain)
         head_chain_fini(p->chain);
     free(p->chain);
+    free(p->ids);
     free(p);
 }
 
@@ -286,6 +287,9 @@ static enum err make_plan(struct find *f, struct head_plan **out, struct error *
     chain_numerics(c, p->numerics);
     p->same_numerics = strcmp(p->numerics, f->l->numerics) == 0;
     p->n_bytes = bytes_of(c);
+    p->ids = TAKE(f->tape.ids);
+    p->strand = f->strand;
+    p->n_changes = db_changes(&f->st->db);
     p->n_collections = f->st->n_collections;
     *out = p;
     return OK;
@@ -306,6 +310,7 @@ enum err head_find(struct store *st, const char *session, const struct state_lay
         return session_note(st, session, rc);
     uint64_t length = f.tape.view.n_ids;
     f.session = row.num;
+    f.strand = row.strand;
     f.position = position < length ? position : length;
     st->replay_tokens = layout->replay_tokens;
     if ((rc = search(&f, want, e)) || (rc = make_plan(&f, out, e)))

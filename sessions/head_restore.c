@@ -1,17 +1,18 @@
 /* Restoring state: headers and token ids, then tip and index planes, then the main planes.
  *
- * The first stage reads what nothing can be checked without: the header page of each extent,
- * and the token ids behind it in the same read (their place follows from the layout; where a
- * header says something else, they are read again). The second is one list of reads, in the
- * order in which the engine needs them, each extent's regions behind each other as they lie on
- * disk: the session can begin when those of tip and index planes are through, and the reads of
- * main planes are under way by then.
+ * All of it is one list of reads. It begins with what nothing can be checked without: the
+ * header page of each extent and the token ids behind it, in one read (their place follows from
+ * the layout; where a header says something else, they are read again). When a header is in,
+ * the reads of its tip or index planes are put behind the list; when all are, those of the main
+ * planes, each extent's regions behind each other as they lie on disk. So the reads never
+ * pause, and the session can begin when everything but main planes is through.
  *
  * A read that fails, or whose tags or ids do not match, shortens the prefix to the tokens
  * before its extent, and sets it aside. What is behind is read all the same: the tokens come
  * back to the store under the same keys once they are computed again, and a save shares what it
  * finds there, so every bad extent of the chain has to be set aside now: then it is written
  * anew. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,18 +24,29 @@
 #include "sessions/tape.h"
 #include "sessions/tape_internal.h"
 
+/* The beginning of one extent: its header, and the token ids behind it. */
+struct beginning {
+    struct head_want_extent want;
+    const uint32_t *ids; /* what the tape has there; NULL: a tip */
+    uint64_t n_ids;
+    bool again; /* sound, but longer than what was read */
+};
+
 struct restore {
     struct store *st;
     const struct head_restore *h;
     const struct head_chain *chain;
-    uint32_t *ids;               /* of the tape */
+    const uint32_t *ids;         /* of the tape */
+    uint32_t *own_ids;           /* the same, unless they are the plan's */
     struct head_extent *extents; /* n_pieces + 1: the last is the tip's */
     bool *failed;                /* of each piece */
     uint64_t good;               /* tokens before the first that failed */
     bool tip_good;
-    struct reader_job *jobs;
+    struct beginning *begin; /* of each */
+    struct reader_job *jobs; /* room for all that there can be: they do not move */
     size_t n_jobs, cap_jobs;
-    size_t n_first, first_left; /* jobs at the list's beginning that the engine waits for */
+    size_t headers_left; /* that are not through; then */
+    size_t first_left;   /* jobs that the engine waits for, headers included */
     uint64_t t0, done, total;
     struct head_restored out;
     bool cancelled;
@@ -42,11 +54,12 @@ struct restore {
 
 static void restore_fini(struct restore *r)
 {
-    free(r->ids);
+    free(r->own_ids);
     for (size_t i = 0; r->extents && i <= r->chain->n_pieces; i++)
         head_extent_fini(&r->extents[i]);
     free(r->extents);
     free(r->failed);
+    free(r->begin);
     free(r->jobs);
 }
 
@@ -67,10 +80,12 @@ static struct head_want_extent want_of(const struct restore *r, size_t piece)
 }
 
 /* The place of a piece's row has not changed since it was found: another save may have let go
- * of it in between. */
+ * of it in between. Where nothing at all was written since, nothing has to be looked up. */
 static bool is_current(struct restore *r, size_t piece)
 {
     struct extent_row now;
+    if (r->h->plan->n_changes == db_changes(&r->st->db))
+        return true;
     if (is_tip(r, piece)) {
         struct tip_row t;
         if (tip_read(r->st, r->chain->tip.x.id, &t, NULL))
@@ -124,30 +139,47 @@ static bool is_wanted(const struct restore *r, size_t piece)
 
 /* ---- jobs -------------------------------------------------------------------------------- */
 
-static enum err add_job(struct restore *r, const struct reader_job *job, struct error *e)
+/* Everything but main planes. */
+static bool is_first(const struct reader_job *j)
 {
-    if (r->n_jobs == r->cap_jobs) {
-        size_t cap = r->cap_jobs ? r->cap_jobs * 2 : 256;
-        struct reader_job *grown = realloc(r->jobs, cap * sizeof *grown);
-        if (!grown)
-            return err_set(e, ERR_NOMEM, "restore: out of memory");
-        r->jobs = grown;
-        r->cap_jobs = cap;
-    }
-    r->jobs[r->n_jobs++] = *job;
-    return OK;
+    return !j->region || j->region->what != REGION_MAIN;
 }
 
-/* The first n_used bytes of a region, in pieces. */
-static enum err add_region(struct restore *r, size_t piece, const struct extent_region *region,
-                           uint8_t *dst, uint64_t n_used, struct error *e)
+static void add_job(struct restore *r, const struct reader_job *job)
+{
+    assert(r->n_jobs < r->cap_jobs);
+    r->first_left += is_first(job);
+    r->jobs[r->n_jobs++] = *job;
+}
+
+/* Jobs that a region of so many bytes becomes. */
+static size_t count_pieces(uint64_t n_bytes)
+{
+    return (size_t)((n_bytes + READER_PIECE - 1) / READER_PIECE);
+}
+
+static size_t count_jobs(const struct restore *r)
+{
+    const struct state_layout *l = r->h->layout;
+    size_t n = 1 + count_pieces(l->tip_bytes) + r->chain->n_pieces;
+    for (size_t i = 0; i < r->chain->n_pieces; i++)
+        for (uint32_t k = 0; k < l->n_planes; k++) {
+            const struct chain_piece *p = &r->chain->pieces[i];
+            n += count_pieces(extent_rows(p->first, p->used, l->planes[k].ratio) *
+                              l->planes[k].row_bytes);
+        }
+    return n;
+}
+
+/* The first n_used bytes of a region. */
+static void add_region(struct restore *r, size_t piece, const struct extent_region *region,
+                       uint8_t *dst, uint64_t n_used)
 {
     struct pack_place place = want_of(r, piece).place;
     uint64_t padded = extent_pages(region->bytes) * EXTENT_PAGE;
-    enum err rc = OK;
-    for (uint64_t at = 0; at < n_used && !rc; at += READER_PIECE) {
+    for (uint64_t at = 0; at < n_used; at += READER_PIECE) {
         uint64_t n = padded - at < READER_PIECE ? padded - at : READER_PIECE;
-        struct reader_job job = {
+        const struct reader_job job = {
             .owner = piece,
             .pack = place.pack,
             .off = place.off + (uint64_t)region->page * EXTENT_PAGE + at,
@@ -160,13 +192,12 @@ static enum err add_region(struct restore *r, size_t piece, const struct extent_
             .chunk = (uint32_t)(at / EXTENT_CHUNK),
             .n_chunks = (uint32_t)((n + EXTENT_CHUNK - 1) / EXTENT_CHUNK),
         };
-        rc = add_job(r, &job, e);
+        add_job(r, &job);
     }
-    return rc;
 }
 
 /* Rows that count of one plane in one piece. */
-static enum err add_rows(struct restore *r, size_t piece, uint32_t plane, struct error *e)
+static void add_rows(struct restore *r, size_t piece, uint32_t plane)
 {
     const struct chain_piece *p = &r->chain->pieces[piece];
     const struct plane_spec *spec = &r->h->layout->planes[plane];
@@ -174,93 +205,32 @@ static enum err add_rows(struct restore *r, size_t piece, uint32_t plane, struct
     uint64_t rows = extent_rows(p->first, p->used, spec->ratio);
     if (!region || region->bytes < rows * spec->row_bytes) {
         spoil(r, piece);
-        return OK;
+        return;
     }
     uint8_t *dst = r->h->dst->plane[plane];
-    return rows ? add_region(r, piece, region, dst + p->first / spec->ratio * spec->row_bytes,
-                             rows * spec->row_bytes, e)
-                : OK;
+    if (rows)
+        add_region(r, piece, region, dst + p->first / spec->ratio * spec->row_bytes,
+                   rows * spec->row_bytes);
 }
 
-static enum err add_planes(struct restore *r, enum plane_kind kind, struct error *e)
+static void add_planes(struct restore *r, size_t piece, enum plane_kind kind)
 {
-    enum err rc = OK;
-    for (size_t i = 0; i < r->chain->n_pieces; i++)
-        for (uint32_t k = 0; k < r->h->layout->n_planes && !rc && is_wanted(r, i); k++)
-            if (r->h->layout->planes[k].kind == kind)
-                rc = add_rows(r, i, k, e);
-    return rc;
+    for (uint32_t k = 0; k < r->h->layout->n_planes && is_wanted(r, piece); k++)
+        if (r->h->layout->planes[k].kind == kind)
+            add_rows(r, piece, k);
 }
 
-static enum err add_tip(struct restore *r, struct error *e)
+static void add_tip(struct restore *r)
 {
     size_t tip = r->chain->n_pieces;
-    if (!r->tip_good)
-        return OK;
     const struct extent_region *region = &r->extents[tip].x.regions[0];
     if (region->what == REGION_TIP && region->bytes == r->h->layout->tip_bytes)
-        return add_region(r, tip, region, r->h->tip, region->bytes, e);
-    spoil(r, tip);
-    return OK;
-}
-
-/* ---- running jobs ------------------------------------------------------------------------ */
-
-static bool job_wanted(void *user, const struct reader_job *j)
-{
-    const struct restore *r = user;
-    return !r->cancelled && is_wanted(r, j->owner);
-}
-
-static void job_finished(void *user, const struct reader_job *j)
-{
-    struct restore *r = user;
-    r->done += j->n;
-    if (j < r->jobs + r->n_first && --r->first_left == 0)
-        r->out.index_ns = clock_mono_ns(r->st->clock) - r->t0;
-    if (!j->rc || j->rc == ERR_CANCELLED || !is_wanted(r, j->owner))
-        return;
-    /* A pack that cannot be opened says nothing about what is in it: the file may come back. */
-    if (j->rc == ERR_NOTFOUND || j->rc == ERR_NOMEM)
-        shorten(r, j->owner);
+        add_region(r, tip, region, r->h->tip, region->bytes);
     else
-        spoil(r, j->owner);
-}
-
-static void tell(void *user)
-{
-    struct restore *r = user;
-    enum head_stage stage = r->out.index_ns ? HEAD_STAGE_MAIN : HEAD_STAGE_INDEX;
-    if (r->h->progress && !r->h->progress(r->h->user, stage, r->done, r->total))
-        r->cancelled = true;
-}
-
-/* Runs the list, of which the engine waits for the first n_first, and empties it. */
-static enum err run_jobs(struct restore *r, size_t n_first, struct error *e)
-{
-    struct reader reader = {.st = r->st,
-                            .wanted = job_wanted,
-                            .finished = job_finished,
-                            .progress = tell,
-                            .user = r};
-    r->n_first = r->first_left = n_first;
-    enum err rc = reader_run(&reader, r->jobs, r->n_jobs, e);
-    r->out.bytes_read += reader.bytes_read;
-    r->n_jobs = r->n_first = 0;
-    if (!rc && r->cancelled)
-        rc = err_set(e, ERR_CANCELLED, "restore: cancelled");
-    return rc;
+        spoil(r, tip);
 }
 
 /* ---- headers and ids --------------------------------------------------------------------- */
-
-/* The beginning of one extent: its header, and the token ids behind it. */
-struct beginning {
-    struct head_want_extent want;
-    const uint32_t *ids; /* what the tape has there; NULL: a tip */
-    uint64_t n_ids;
-    bool again; /* sound, but longer than what was read */
-};
 
 /* Whether the ids region, at `data`, is what the tape says. */
 static enum err check_ids(const struct beginning *b, const struct head_extent *h,
@@ -280,8 +250,7 @@ static bool has_ids(const struct head_extent *h)
 
 static enum err open_beginning(struct reader_job *j, uint8_t *data)
 {
-    /* The job's own until it is through. */
-    struct beginning *b = j->context;
+    struct beginning *b = j->context; /* the job's own until it is through */
     size_t n = (size_t)extent_header_pages(data) * EXTENT_PAGE;
     if (!n || n > (size_t)b->want.place.pages * EXTENT_PAGE)
         return ERR_CORRUPT;
@@ -305,18 +274,17 @@ static enum err open_beginning(struct reader_job *j, uint8_t *data)
 }
 
 /* The same without haste. */
-static enum err open_again(struct restore *r, size_t piece, const struct beginning *b,
-                           struct error *e)
+static enum err open_again(struct restore *r, size_t piece)
 {
+    const struct beginning *b = &r->begin[piece];
     struct head_extent *h = &r->extents[piece];
     head_extent_fini(h);
-    enum err rc = head_extent_open(r->st, &b->want, h, e);
+    enum err rc = head_extent_open(r->st, &b->want, h, NULL);
     if (rc || !b->ids)
         return rc;
-    const struct extent_region *ids = &h->x.regions[0];
     if (!has_ids(h))
-        return err_set(e, ERR_CORRUPT, "extent without token ids");
-    if ((rc = head_extent_read(r->st, &b->want, h, ids, e)))
+        return ERR_CORRUPT;
+    if ((rc = head_extent_read(r->st, &b->want, h, &h->x.regions[0], NULL)))
         return rc;
     return memcmp(r->st->scratch.p, b->ids, (size_t)b->n_ids * 4) ? ERR_CORRUPT : OK;
 }
@@ -335,14 +303,14 @@ static uint32_t pages_before_rows(const struct restore *r, size_t piece)
     return rc || pages > want.place.pages ? 1 : pages;
 }
 
-static enum err add_beginning(struct restore *r, size_t piece, struct beginning *b,
-                              struct error *e)
+static void add_beginning(struct restore *r, size_t piece)
 {
+    struct beginning *b = &r->begin[piece];
     if (!is_wanted(r, piece))
-        return OK;
+        return;
     if (!is_current(r, piece)) {
         shorten(r, piece);
-        return OK;
+        return;
     }
     b->want = want_of(r, piece);
     if (!is_tip(r, piece)) {
@@ -359,51 +327,102 @@ static enum err add_beginning(struct restore *r, size_t piece, struct beginning 
         .h = &r->extents[piece],
         .context = b,
     };
-    return add_job(r, &job, e);
+    r->headers_left++;
+    add_job(r, &job);
 }
 
-static enum err open_extents(struct restore *r, struct error *e)
+/* ---- running jobs ------------------------------------------------------------------------ */
+
+static bool job_wanted(void *user, const struct reader_job *j)
 {
-    size_t n = r->chain->n_pieces;
-    r->extents = calloc(n + 1, sizeof *r->extents);
-    r->failed = calloc(n + 1, sizeof *r->failed);
-    AUTO_FREE struct beginning *begin = calloc(n + 1, sizeof *begin);
-    if (!r->extents || !r->failed || !begin)
-        return err_set(e, ERR_NOMEM, "restore: out of memory");
-    enum err rc = OK;
-    for (size_t i = 0; i <= n && !rc; i++)
-        rc = add_beginning(r, i, &begin[i], e);
-    if (!rc)
-        rc = run_jobs(r, 0, e);
-    for (size_t i = 0; i <= n && !rc; i++) {
-        if (!begin[i].again || !is_wanted(r, i) || !(rc = open_again(r, i, &begin[i], e)))
-            continue;
-        if (!head_is_damage(rc))
-            return rc;
-        if (rc == ERR_IO)
-            shorten(r, i);
-        else
-            spoil(r, i);
-        rc = OK;
-    }
-    return rc;
+    const struct restore *r = user;
+    return !r->cancelled && is_wanted(r, j->owner);
 }
 
-/* ---- the whole --------------------------------------------------------------------------- */
+/* A pack that cannot be opened says nothing about what is in it: the file may come back. */
+static void failed(struct restore *r, size_t piece, enum err rc)
+{
+    if (!is_wanted(r, piece))
+        return;
+    if (rc == ERR_NOTFOUND || rc == ERR_NOMEM)
+        shorten(r, piece);
+    else
+        spoil(r, piece);
+}
+
+/* A header is through: what stands behind it can be read. */
+static void header_finished(struct restore *r, struct reader_job *j)
+{
+    enum err rc = j->rc;
+    if (!rc && r->begin[j->owner].again)
+        rc = open_again(r, j->owner);
+    if (rc && rc != ERR_CANCELLED)
+        failed(r, j->owner, rc);
+    if (!rc && is_tip(r, j->owner))
+        add_tip(r);
+    else if (!rc)
+        add_planes(r, j->owner, PLANE_INDEX);
+    if (--r->headers_left == 0)
+        for (size_t i = 0; i < r->chain->n_pieces && !r->cancelled; i++)
+            add_planes(r, i, PLANE_MAIN);
+}
+
+static void job_finished(void *user, struct reader_job *j)
+{
+    struct restore *r = user;
+    r->done += j->n;
+    if (j->open == open_beginning)
+        header_finished(r, j);
+    else if (j->rc && j->rc != ERR_CANCELLED)
+        failed(r, j->owner, j->rc);
+    if (is_first(j) && --r->first_left == 0)
+        r->out.index_ns = clock_mono_ns(r->st->clock) - r->t0;
+}
+
+static void tell(void *user)
+{
+    struct restore *r = user;
+    enum head_stage stage = r->first_left ? HEAD_STAGE_INDEX : HEAD_STAGE_MAIN;
+    if (r->h->progress && !r->h->progress(r->h->user, stage, r->done, r->total))
+        r->cancelled = true;
+}
+
+static enum err make_lists(struct restore *r, struct error *e)
+{
+    size_t n = r->chain->n_pieces + 1;
+    r->cap_jobs = count_jobs(r);
+    r->extents = calloc(n, sizeof *r->extents);
+    r->failed = calloc(n, sizeof *r->failed);
+    r->begin = calloc(n, sizeof *r->begin);
+    r->jobs = calloc(r->cap_jobs, sizeof *r->jobs);
+    if (!r->extents || !r->failed || !r->begin || !r->jobs)
+        return err_set(e, ERR_NOMEM, "restore: out of memory");
+    return OK;
+}
 
 static enum err restore_all(struct restore *r, struct error *e)
 {
     r->total = r->h->plan->n_bytes;
-    enum err rc = open_extents(r, e);
-    if (rc || (rc = add_tip(r, e)) || (rc = add_planes(r, PLANE_INDEX, e)))
+    enum err rc = make_lists(r, e);
+    if (rc)
         return rc;
-    size_t n_first = r->n_jobs;
-    if (!n_first)
-        r->out.index_ns = clock_mono_ns(r->st->clock) - r->t0;
-    if ((rc = add_planes(r, PLANE_MAIN, e)) || (rc = run_jobs(r, n_first, e)))
-        return rc;
+    add_beginning(r, r->chain->n_pieces);
+    for (size_t i = 0; i < r->chain->n_pieces; i++)
+        add_beginning(r, i);
+    struct reader reader = {.st = r->st,
+                            .jobs = r->jobs,
+                            .n_jobs = &r->n_jobs,
+                            .n_bytes = r->total,
+                            .wanted = job_wanted,
+                            .finished = job_finished,
+                            .progress = tell,
+                            .user = r};
+    rc = reader_run(&reader, e);
+    r->out.bytes_read = reader.bytes_read;
+    if (!rc && r->cancelled)
+        rc = err_set(e, ERR_CANCELLED, "restore: cancelled");
     r->out.total_ns = clock_mono_ns(r->st->clock) - r->t0;
-    return OK;
+    return rc;
 }
 
 /* ---- the head afterwards ----------------------------------------------------------------- */
@@ -479,16 +498,20 @@ static enum err load_ids(struct restore *r, int64_t strand, struct error *e)
 {
     AUTO(strand_path) struct strand_path path = {0};
     uint64_t n = r->chain->position;
+    r->ids = r->h->plan->ids;
+    /* What is on a strand stays what it is; a rewind goes to another one. */
+    if (strand == r->h->plan->strand)
+        return OK;
     enum err rc = strand_path_load(r->st, strand, &path, e);
     if (rc)
         return rc;
     if (path.length < n)
         return err_set(e, ERR_INVAL, "restore of %llu tokens: the tape has %llu",
                        (unsigned long long)n, (unsigned long long)path.length);
-    r->ids = malloc((size_t)(n + 1) * sizeof *r->ids);
-    if (!r->ids)
+    r->ids = r->own_ids = malloc((size_t)(n + 1) * sizeof *r->own_ids);
+    if (!r->own_ids)
         return err_set(e, ERR_NOMEM, "restore: out of memory");
-    return strand_read_ids(r->st, &path, 0, n, r->ids, NULL, e);
+    return strand_read_ids(r->st, &path, 0, n, r->own_ids, NULL, e);
 }
 
 static enum err check_call(const struct head_restore *h, struct error *e)

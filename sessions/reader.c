@@ -5,9 +5,9 @@
 #include "base/aio.h"
 #include "base/pool.h"
 
-#define BOUNCE_BYTES (16u << 20) /* of bounce buffers, unless one job alone needs more */
-#define MIN_PARALLEL (1u << 20)  /* fewer bytes are opened here, in 0.4 ms */
+#define MIN_PARALLEL (1u << 20) /* fewer bytes are opened here, in 0.4 ms */
 #define MAX_WORKERS 16u
+#define BOUNCE_STEP (256u << 10) /* by which bounce memory grows */
 
 static bool lands(const struct reader_job *j)
 {
@@ -27,34 +27,49 @@ static struct workers *need_workers(struct store *st, uint64_t bytes)
     return bytes >= MIN_PARALLEL ? st->workers : NULL;
 }
 
-/* Bounce buffers of the size of the largest job that needs one. */
-static enum err need_bounces(struct reader *r, const struct reader_job *jobs, size_t n,
-                             struct error *e)
+/* Memory for bounce buffers, cut out page by page as jobs need it. */
+static enum err need_bounces(struct reader *r, struct error *e)
 {
     struct page_buffer *b = &r->st->bounces;
-    size_t most = 0;
-    for (size_t i = 0; i < n; i++)
-        if (!lands(&jobs[i]) && jobs[i].n > most)
-            most = jobs[i].n;
-    r->n_free_bounces = 0;
-    if (!most)
-        return OK;
-    size_t n_buffers = most < BOUNCE_BYTES ? BOUNCE_BYTES / most : 1;
-    n_buffers = n_buffers > n ? n : n_buffers;
-    n_buffers = n_buffers > READER_DEPTH ? READER_DEPTH : n_buffers;
-    if (n_buffers * most > b->bytes) {
+    size_t most = (size_t)READER_BOUNCE_PAGES * EXTENT_PAGE;
+    size_t n = r->n_bytes < most ? (size_t)r->n_bytes : most;
+    n = (n / BOUNCE_STEP + 1) * BOUNCE_STEP;
+    if (n > b->bytes) {
         aio_unregister(r->st->aio, b->p);
-        enum err rc = page_buffer_need(b, n_buffers * most, e);
+        enum err rc = page_buffer_need(b, n, e);
         if (rc)
             return rc;
         (void)aio_register(r->st->aio, b->p, b->bytes);
     }
-    r->bounce_bytes = most;
-    while (r->n_free_bounces < n_buffers) {
-        r->free_bounces[r->n_free_bounces] = (uint16_t)r->n_free_bounces;
-        r->n_free_bounces++;
-    }
+    r->n_pages = (uint32_t)(b->bytes / EXTENT_PAGE);
+    if (r->n_pages > READER_BOUNCE_PAGES)
+        r->n_pages = READER_BOUNCE_PAGES;
     return OK;
+}
+
+static bool is_taken(const struct reader *r, uint32_t page)
+{
+    return r->taken[page / 64] >> (page % 64) & 1;
+}
+
+static void flip(struct reader *r, int64_t first, size_t n_bytes)
+{
+    for (size_t i = 0; i < n_bytes / EXTENT_PAGE; i++)
+        r->taken[((size_t)first + i) / 64] ^= 1ull << (((size_t)first + i) % 64);
+}
+
+/* First of n free pages in a row, looked for from where the last ones were found; -1: none. */
+static int64_t find_pages(const struct reader *r, size_t n_bytes)
+{
+    uint32_t n = (uint32_t)(n_bytes / EXTENT_PAGE), run = 0;
+    for (uint32_t i = 0; i < r->n_pages + n; i++) {
+        uint32_t page = (r->next_page + i) % r->n_pages;
+        run = page == 0 ? 0 : run; /* a row does not go over the end */
+        run = is_taken(r, page) ? 0 : run + 1;
+        if (run == n)
+            return page + 1 - n;
+    }
+    return -1;
 }
 
 /* ---- opening ----------------------------------------------------------------------------- */
@@ -80,7 +95,7 @@ static void finish(struct reader *r, struct reader_job *j)
 {
     pack_release(r->st, j->pack);
     if (j->bounce >= 0)
-        r->free_bounces[r->n_free_bounces++] = (uint16_t)j->bounce;
+        flip(r, j->bounce, j->n);
     r->bytes_out -= j->n;
     r->n_out--;
     r->finished(r->user, j);
@@ -89,8 +104,20 @@ static void finish(struct reader *r, struct reader_job *j)
 static bool has_room(const struct reader *r, const struct reader_job *j)
 {
     return aio_room(r->st->aio) && r->n_out < READER_DEPTH &&
-           (!r->n_out || r->bytes_out + j->n <= READER_BYTES) &&
-           (lands(j) || r->n_free_bounces);
+           (!r->n_out || r->bytes_out + j->n <= READER_BYTES);
+}
+
+/* Where a job's bytes go first. False: there is no room for them now. */
+static bool place(struct reader *r, struct reader_job *j)
+{
+    j->bounce = -1;
+    j->data = j->dst;
+    if (lands(j))
+        return true;
+    if ((j->bounce = find_pages(r, j->n)) < 0)
+        return false;
+    j->data = (uint8_t *)r->st->bounces.p + j->bounce * EXTENT_PAGE;
+    return true;
 }
 
 /* Starts j. *started false: it has to wait. */
@@ -98,21 +125,23 @@ static enum err start(struct reader *r, struct reader_job *j, bool *started, str
 {
     const struct pack_file *f;
     *started = false;
+    if (!place(r, j))
+        return r->n_out ? OK : err_set(e, ERR_LIMIT, "restore: a read of %zu bytes", j->n);
     enum err rc = pack_hold(r->st, j->pack, &f, e);
     if (rc == ERR_BUSY && r->n_out)
         return OK;
     if (rc)
         return rc;
-    j->bounce = lands(j) ? -1 : r->free_bounces[r->n_free_bounces - 1];
-    j->data = j->bounce < 0 ? j->dst
-                            : (uint8_t *)r->st->bounces.p + (size_t)j->bounce * r->bounce_bytes;
     j->keys = &r->st->space.keys;
     memcpy(j->uuid, f->uuid, sizeof j->uuid);
     if ((rc = aio_read(r->st->aio, f->fd, j->off, j->data, j->n, j, e))) {
         pack_release(r->st, j->pack);
         return rc;
     }
-    r->n_free_bounces -= j->bounce >= 0;
+    if (j->bounce >= 0) {
+        flip(r, j->bounce, j->n);
+        r->next_page = (uint32_t)(((size_t)j->bounce + j->n / EXTENT_PAGE) % r->n_pages);
+    }
     r->n_out++;
     r->bytes_out += j->n;
     *started = true;
@@ -181,27 +210,25 @@ static void drain(struct reader *r)
         finish(r, (struct reader_job *)w);
 }
 
-enum err reader_run(struct reader *r, struct reader_job *jobs, size_t n, struct error *e)
+enum err reader_run(struct reader *r, struct error *e)
 {
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < n; i++)
-        bytes += jobs[i].n;
-    r->workers = need_workers(r->st, bytes);
-    enum err rc = need_bounces(r, jobs, n, e);
-    for (size_t next = 0; !rc && (next < n || r->n_out);) {
-        struct reader_job *j = next < n ? &jobs[next] : NULL;
+    r->workers = need_workers(r->st, r->n_bytes);
+    enum err rc = need_bounces(r, e);
+    for (size_t next = 0; !rc && (next < *r->n_jobs || r->n_out);) {
+        struct reader_job *j = next < *r->n_jobs ? &r->jobs[next] : NULL;
         bool started = false;
         if (j && !r->wanted(r->user, j)) {
-            pass_over(r, j, ERR_CANCELLED);
             next++;
+            pass_over(r, j, ERR_CANCELLED);
             continue;
         }
         if (j && has_room(r, j))
             rc = start(r, j, &started, e);
         if (head_is_damage(rc)) {
+            next++;
             pass_over(r, j, ERR_NOTFOUND);
             rc = OK;
-            started = true;
+            continue;
         }
         if (started)
             next++;

@@ -14,9 +14,10 @@
 #include "base/workers.h"
 #include "sessions/head_internal.h"
 
-#define READER_BYTES (32u << 20) /* in flight */
-#define READER_DEPTH 256u        /* requests in flight: the depth of the store's aio */
-#define READER_PIECE (1u << 20)  /* longest job for a part of a region; whole chunks */
+#define READER_BYTES (32u << 20)  /* in flight */
+#define READER_DEPTH 256u         /* requests in flight: the depth of the store's aio */
+#define READER_PIECE (1u << 20)   /* longest job for a part of a region; whole chunks */
+#define READER_BOUNCE_PAGES 4096u /* of bounce memory at most; no job is longer */
 
 struct reader_job {
     struct work work; /* private */
@@ -41,26 +42,30 @@ struct reader_job {
     uint8_t uuid[STORE_UUID_BYTES]; /* of the pack, for open */
     const struct extent_keys *keys; /* for open */
 
-    uint8_t *data; /* private from here */
-    int bounce;
+    uint8_t *data;  /* private from here */
+    int64_t bounce; /* page of the bounce memory; -1: straight to dst */
 };
 
 struct reader {
     struct store *st;
+    /* The list: *n_jobs of them so far. `finished` may add more behind; none may move. */
+    struct reader_job *jobs;
+    const size_t *n_jobs;
+    uint64_t n_bytes; /* of all extents concerned, about: what is worth setting up */
     /* Asked before a job is started; and told about each one when it is through, in the calling
      * thread. */
     bool (*wanted)(void *user, const struct reader_job *j);
-    void (*finished)(void *user, const struct reader_job *j);
+    void (*finished)(void *user, struct reader_job *j);
     /* After every batch. May be NULL. */
     void (*progress)(void *user);
     void *user;
     uint64_t bytes_read; /* counted up */
 
     struct workers *workers; /* private from here; NULL: open on the calling thread */
-    size_t bytes_out, bounce_bytes;
+    size_t bytes_out;
     uint32_t n_out;
-    uint16_t free_bounces[READER_DEPTH];
-    uint32_t n_free_bounces;
+    uint32_t n_pages, next_page;              /* of the bounce memory */
+    uint64_t taken[READER_BOUNCE_PAGES / 64]; /* bit i: page i */
 };
 
 /* An open function: checks (and decrypts) chunks [chunk, chunk + n_chunks) of region. */
@@ -68,7 +73,6 @@ enum err reader_open_region(struct reader_job *j, uint8_t *data);
 
 /* Runs all jobs to their end. ERR_IO: the ring itself failed; ERR_NOMEM. Whatever comes back,
  * nothing is in flight any more. */
-NODISCARD enum err reader_run(struct reader *r, struct reader_job *jobs, size_t n,
-                              struct error *e);
+NODISCARD enum err reader_run(struct reader *r, struct error *e);
 
 #endif
