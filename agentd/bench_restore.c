@@ -16,8 +16,8 @@
 #include "sessions/tape.h"
 
 #define SAVE_EVERY 16384u         /* tokens, as the daemon does */
-#define RAW_PIECE (1u << 20)      /* of a raw read; */
-#define RAW_DEPTH 32u             /* 32 MiB in flight, as a restore has */
+#define RAW_PIECE (256u << 10)    /* of a raw read; */
+#define RAW_DEPTH 64u             /* 16 MiB in flight, as a restore has */
 #define MEMORY_BYTES (128u << 20) /* that a cipher is measured on: more than caches hold */
 #define CHUNK 16384u              /* as the chunks of extents */
 #define MAX_PACKS 4096u

@@ -87,18 +87,27 @@ static size_t page_up(size_t bytes)
     return (bytes + AIO_ALIGN - 1) & ~(size_t)(AIO_ALIGN - 1);
 }
 
-enum err aio_buffer_new(size_t bytes, void **out, struct error *e)
+static enum err map_buffer(size_t bytes, int flags, void **out, struct error *e)
 {
     if (bytes == 0 || bytes > SIZE_MAX - AIO_ALIGN)
         return err_set(e, ERR_INVAL, "aio buffer of %zu bytes", bytes);
-    void *p = fault_point("aio.buffer")
-                  ? MAP_FAILED
-                  : mmap(NULL, page_up(bytes), PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    void *p = fault_point("aio.buffer") ? MAP_FAILED
+                                        : mmap(NULL, page_up(bytes), PROT_READ | PROT_WRITE,
+                                               MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
     if (p == MAP_FAILED)
         return err_set(e, ERR_NOMEM, "aio buffer: no memory for %zu bytes", bytes);
     *out = p;
     return OK;
+}
+
+enum err aio_buffer_new(size_t bytes, void **out, struct error *e)
+{
+    return map_buffer(bytes, MAP_POPULATE, out, e);
+}
+
+enum err aio_buffer_reserve(size_t bytes, void **out, struct error *e)
+{
+    return map_buffer(bytes, MAP_NORESERVE, out, e);
 }
 
 void aio_buffer_free(void *p, size_t bytes)

@@ -62,6 +62,9 @@ NODISCARD enum err aio_open_file(const char *path, int flags, mode_t mode, int *
 /* Page-aligned memory for reuse, faulted in now: the first touch of a fresh page costs far more
  * than reading into it. bytes is rounded up to AIO_ALIGN. ERR_NOMEM. */
 NODISCARD enum err aio_buffer_new(size_t bytes, void **out, struct error *e);
+/* The same, but each page is faulted in when it is first used: for much room of which little
+ * may be needed. */
+NODISCARD enum err aio_buffer_reserve(size_t bytes, void **out, struct error *e);
 void aio_buffer_free(void *p, size_t bytes);
 
 /* Registers memory with the ring as far as RLIMIT_MEMLOCK allows; requests inside it then skip

@@ -7,7 +7,7 @@
 
 #define MIN_PARALLEL (1u << 20) /* fewer bytes are opened here, in 0.4 ms */
 #define MAX_WORKERS 16u
-#define BOUNCE_STEP (256u << 10) /* by which bounce memory grows */
+#define BOUNCE_BYTES ((size_t)READER_BOUNCE_PAGES * EXTENT_PAGE)
 
 static bool lands(const struct reader_job *j)
 {
@@ -27,24 +27,15 @@ static struct workers *need_workers(struct store *st, uint64_t bytes)
     return bytes >= MIN_PARALLEL ? st->workers : NULL;
 }
 
-/* Memory for bounce buffers, cut out page by page as jobs need it. */
-static enum err need_bounces(struct reader *r, struct error *e)
+/* Room for bounce buffers, cut out page by page as jobs need it; the pages stay. */
+static enum err need_bounces(struct store *st, struct error *e)
 {
-    struct page_buffer *b = &r->st->bounces;
-    size_t most = (size_t)READER_BOUNCE_PAGES * EXTENT_PAGE;
-    size_t n = r->n_bytes < most ? (size_t)r->n_bytes : most;
-    n = (n / BOUNCE_STEP + 1) * BOUNCE_STEP;
-    if (n > b->bytes) {
-        aio_unregister(r->st->aio, b->p);
-        enum err rc = page_buffer_need(b, n, e);
-        if (rc)
-            return rc;
-        (void)aio_register(r->st->aio, b->p, b->bytes);
-    }
-    r->n_pages = (uint32_t)(b->bytes / EXTENT_PAGE);
-    if (r->n_pages > READER_BOUNCE_PAGES)
-        r->n_pages = READER_BOUNCE_PAGES;
-    return OK;
+    struct page_buffer *b = &st->bounces;
+    if (b->p)
+        return OK;
+    enum err rc = aio_buffer_reserve(BOUNCE_BYTES, &b->p, e);
+    b->bytes = rc ? 0 : BOUNCE_BYTES;
+    return rc;
 }
 
 static bool is_taken(const struct reader *r, uint32_t page)
@@ -58,13 +49,11 @@ static void flip(struct reader *r, int64_t first, size_t n_bytes)
         r->taken[((size_t)first + i) / 64] ^= 1ull << (((size_t)first + i) % 64);
 }
 
-/* First of n free pages in a row, looked for from where the last ones were found; -1: none. */
+/* First of n free pages in a row, the lowest there are: those have been touched; -1: none. */
 static int64_t find_pages(const struct reader *r, size_t n_bytes)
 {
     uint32_t n = (uint32_t)(n_bytes / EXTENT_PAGE), run = 0;
-    for (uint32_t i = 0; i < r->n_pages + n; i++) {
-        uint32_t page = (r->next_page + i) % r->n_pages;
-        run = page == 0 ? 0 : run; /* a row does not go over the end */
+    for (uint32_t page = 0; page < READER_BOUNCE_PAGES; page++) {
         run = is_taken(r, page) ? 0 : run + 1;
         if (run == n)
             return page + 1 - n;
@@ -140,7 +129,6 @@ static enum err start(struct reader *r, struct reader_job *j, bool *started, str
     }
     if (j->bounce >= 0) {
         flip(r, j->bounce, j->n);
-        r->next_page = (uint32_t)(((size_t)j->bounce + j->n / EXTENT_PAGE) % r->n_pages);
     }
     r->n_out++;
     r->bytes_out += j->n;
@@ -213,7 +201,7 @@ static void drain(struct reader *r)
 enum err reader_run(struct reader *r, struct error *e)
 {
     r->workers = need_workers(r->st, r->n_bytes);
-    enum err rc = need_bounces(r, e);
+    enum err rc = need_bounces(r->st, e);
     for (size_t next = 0; !rc && (next < *r->n_jobs || r->n_out);) {
         struct reader_job *j = next < *r->n_jobs ? &r->jobs[next] : NULL;
         bool started = false;

@@ -14,7 +14,7 @@
 #include "base/workers.h"
 #include "sessions/head_internal.h"
 
-#define READER_BYTES (32u << 20)  /* in flight */
+#define READER_BYTES (16u << 20)  /* in flight */
 #define READER_DEPTH 256u         /* requests in flight: the depth of the store's aio */
 #define READER_PIECE (1u << 20)   /* longest job for a part of a region; whole chunks */
 #define READER_BOUNCE_PAGES 4096u /* of bounce memory at most; no job is longer */
@@ -64,7 +64,6 @@ struct reader {
     struct workers *workers; /* private from here; NULL: open on the calling thread */
     size_t bytes_out;
     uint32_t n_out;
-    uint32_t n_pages, next_page;              /* of the bounce memory */
     uint64_t taken[READER_BOUNCE_PAGES / 64]; /* bit i: page i */
 };
 

@@ -255,7 +255,8 @@ static void restoring(void **state)
         assert_int_equal(restored(t), at);
     }
     assert_true(refused > 10);
-    assert_true(shorter > 3);
+    /* A read that fails once is asked again: only headers without memory shorten. */
+    assert_true(shorter > 0);
 }
 
 /* Forks, deletes and renames: all or nothing. */
