@@ -177,17 +177,30 @@ const struct command cli_log_command = {"log",
                                         0,
                                         0};
 
+/* How a session came from its parent; a fork says where it left. */
+static void print_origin(const json_t *s)
+{
+    const char *origin = cli_str(s, "origin"), *parent = cli_str(s, "parentName");
+    char at[CLI_FIGURE_BYTES];
+    if (!strcmp(origin, "rewind") || !strcmp(origin, "compact"))
+        printf(", what %s had before it was %s", parent,
+               origin[0] == 'r' ? "rewound" : "compacted");
+    else if (!strcmp(origin, "import"))
+        fputs(", imported", stdout);
+    else if (*cli_str(s, "parent"))
+        printf(", left %s at %s tokens", parent,
+               cli_figure((double)cli_int(s, "forkedAt"), at));
+}
+
 static void print_one(const json_t *s, unsigned depth)
 {
-    char tokens[CLI_FIGURE_BYTES], at[CLI_FIGURE_BYTES];
+    char tokens[CLI_FIGURE_BYTES];
     cli_figure((double)cli_int(s, "tokens"), tokens);
     for (unsigned i = 0; i + 1 < depth; i++)
         fputs("| ", stdout);
     printf("%s* %s  %s tokens, @%lld", depth ? "|\\" : "", cli_str(s, "name"), tokens,
            (long long)cli_int(s, "lastSeq"));
-    if (*cli_str(s, "parent"))
-        printf(", left %s at %s tokens", cli_str(s, "parentName"),
-               cli_figure((double)cli_int(s, "forkedAt"), at));
+    print_origin(s);
     fputs("\n", stdout);
 }
 

@@ -2,7 +2,7 @@
  *
  * A verb stands beside its options in one of cli_run.c (run, send, steer), cli_read.c (attach,
  * wait, logs, show), cli_sessions.c, cli_bundle.c, cli_history.c (rewind, compact, log),
- * cli_daemon.c and cli_eval.c. */
+ * cli_search.c (search, diff), cli_daemon.c and cli_eval.c. */
 #ifndef AGENTD_CLI_VERBS_H
 #define AGENTD_CLI_VERBS_H
 
@@ -16,6 +16,7 @@ extern const struct command cli_ps_command, cli_fork_command, cli_rename_command
 extern const struct command cli_eval_command;
 extern const struct command cli_rewind_command, cli_compact_command, cli_log_command;
 extern const struct command cli_export_command, cli_import_command;
+extern const struct command cli_search_command, cli_diff_command;
 extern const struct command cli_config_command;
 extern const struct command cli_gc_command, cli_status_command, cli_tools_command,
     cli_approvals_command, cli_approve_command, cli_deny_command;
@@ -39,6 +40,8 @@ int cli_compact(int argc, char **argv);
 int cli_log(int argc, char **argv);
 int cli_export(int argc, char **argv);
 int cli_import(int argc, char **argv);
+int cli_search(int argc, char **argv);
+int cli_diff(int argc, char **argv);
 int cli_config(int argc, char **argv);
 int cli_gc(int argc, char **argv);
 int cli_status(int argc, char **argv);

@@ -13,6 +13,7 @@ static const struct cli_verb verbs[] = {
     {&cli_logs_command, cli_logs},       {&cli_show_command, cli_show},
     {&cli_fork_command, cli_fork},       {&cli_rewind_command, cli_rewind},
     {&cli_compact_command, cli_compact}, {&cli_log_command, cli_log},
+    {&cli_diff_command, cli_diff},       {&cli_search_command, cli_search},
     {&cli_cancel_command, cli_cancel},   {&cli_verify_command, cli_verify},
     {&cli_usage_command, cli_usage_of},  {&cli_rename_command, cli_rename},
     {&cli_rm_command, cli_rm},           {&cli_export_command, cli_export},

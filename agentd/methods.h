@@ -18,6 +18,10 @@ void method_session_usage(struct request *r);
 void method_session_export(struct request *r);
 void method_session_import(struct request *r);
 
+/* methods_search.c: what was said, and where two sessions part */
+void method_search(struct request *r);
+void method_session_diff(struct request *r);
+
 /* methods_turn.c: driving and watching turns */
 void method_session_prompt(struct request *r);
 void method_session_steer(struct request *r);

@@ -29,6 +29,8 @@ static const struct {
     {"session/verify", method_session_verify},
     {"session/export", method_session_export},
     {"session/import", method_session_import},
+    {"session/diff", method_session_diff},
+    {"search", method_search},
     {"approval/list", method_approval_list},
     {"approval/resolve", method_approval_resolve},
     {"tool/result", method_tool_result},

@@ -35,6 +35,17 @@
  *   session/rename    {id, name} -> {id, name}
  *   session/delete    {id} -> {id}
  *   session/usage     {id} -> {id, turns:[{turnId, ledger, lastSeq}...], total:LEDGER}
+ *   session/export    {id, path, withKv?, redact?} -> {id, path, bytes, tokens, events, blobs,
+ *                     redacted, secrets}
+ *   session/import    {path, cwd?, name?, trustKv?, dryRun?} -> {id, name, origin, tokens,
+ *                     events, turns, calls, blobs, dryRun}
+ *   session/diff      {id, other} -> {equal, shared, before, a:SIDE, b:SIDE, item?:{index, a,
+ *                     b}}: tokens that are the same, text of the last of them; SIDE {id, name,
+ *                     tokens, token, text, recompute} goes on from there; the first item that
+ *                     says something else, null where there is none
+ *   search            {query, id?, limit?} -> {hits:[{id, name, seq, tMs, itemId, kind,
+ *                     turnId?, snippet}...], more}: items that have all the words, best first;
+ *                     "in quotes" a phrase, wor* a beginning; without secrets
  *   session/verify    {id} -> {equal, segments, segmentsWithoutDigest, rows, tokens, ms,
  *                     firstMismatch?}
  *   approval/list     {} -> {approvals:[APPROVAL...]}
@@ -45,7 +56,7 @@
  *   model/status      {} -> figures; so do daemon/status and, with {}, daemon/shutdown
  *   $/cancel_request  {id}: a notification; the request with that id is answered -32800
  *
- *   SESSION   {id, name, parent?, forkedAt?, cwd, state, reason, damaged, createdMs, updatedMs,
+ *   SESSION   {id, name, origin, parent?, forkedAt?, cwd, state, reason, damaged, createdMs, updatedMs,
  * tokens, lastSeq, statePosition, resident, config, queued?, resume?}; session/list leaves the
  * declarations of tools out of config APPROVAL  {approvalId, sessionId, callId, name,
  * arguments, deadlineMs} LEDGER    and resume: agentd/ledger.h

@@ -3,7 +3,8 @@
  * zstd of a ustar archive (archive.h) with exactly these members, in this order:
  *
  *     manifest.json   format, version, whose session, size and BLAKE2b-256 of each other member
- *     session.json    configuration, segments, replay marks, turns, tool calls
+ *     session.json    configuration, segments, replay marks, turns, tool calls, and behind
+ *                     which events the tape began anew (compaction)
  *     items.jsonl     every durable event, one JSON object a line, in order of seq
  *     tape.u32        token ids, little endian
  *     blobs/HEX       exact bytes of events and call results, named by their BLAKE2b-256

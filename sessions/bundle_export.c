@@ -11,7 +11,8 @@
 #include "base/redact.h"
 #include "sessions/bundle_internal.h"
 #include "sessions/session_internal.h"
-#include "sessions/tape.h"
+#include "sessions/strand.h"
+#include "sessions/tape_internal.h"
 
 #define PIECE (256u << 10)
 #define MAX_DEPTH 1024
@@ -268,6 +269,45 @@ static void add_segments(struct exporter *x, const struct tape *t)
                          (json_int_t)t->marks[i].from));
 }
 
+/* Highest position of the events that a part of the path contributes. */
+static enum err last_position(struct exporter *x, const struct strand_part *p, uint64_t *out,
+                              struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &x->st->db,
+                             "SELECT ifnull(max(position), 0) FROM events"
+                             " WHERE strand = ? AND seq > ? AND seq <= ?",
+                             e);
+    if (rc)
+        return rc;
+    query_int(&q, p->id);
+    query_uint(&q, p->seq_from);
+    query_uint(&q, p->seq_to);
+    bool row = false;
+    if (!(rc = query_step(&q, &row, e)))
+        *out = row_uint(&q, 0);
+    return rc;
+}
+
+/* Behind which events the tape began anew: a compaction leaves a strand with more tokens than
+ * the next one goes on from. */
+static enum err add_restarts(struct exporter *x, const char *session, struct error *e)
+{
+    AUTO(strand_path) struct strand_path path = {0};
+    uint64_t reached = 0, at = 0;
+    enum err rc = tape_path_of(x->st, session, &path, e);
+    for (size_t i = 0; i < path.n_parts && !rc; i++) {
+        const struct strand_part *p = &path.parts[i];
+        if (reached > p->own) {
+            append(x, "restarts", json_integer((json_int_t)p->seq_from));
+            reached = 0;
+        }
+        if (!(rc = last_position(x, p, &at, e)) && at > reached)
+            reached = at;
+    }
+    return rc;
+}
+
 static bool on_turn(void *user, const char *session, const struct tape_turn *t)
 {
     struct exporter *x = user;
@@ -313,13 +353,14 @@ static enum err add_session(struct exporter *x, const struct session_info *s,
         return err_wrap(e, rc, "configuration");
     }
     bundle_reset_permissions(config);
-    x->session = json_pack("{s:o, s:I, s:[], s:[], s:[], s:[]}", "config", config, "tokens",
-                           (json_int_t)(x->redact ? 0 : t->view.n_ids), "segments", "marks",
-                           "turns", "calls");
+    x->session = json_pack("{s:o, s:I, s:[], s:[], s:[], s:[], s:[]}", "config", config,
+                           "tokens", (json_int_t)(x->redact ? 0 : t->view.n_ids), "restarts",
+                           "segments", "marks", "turns", "calls");
     if (!x->session)
         return err_set(e, ERR_NOMEM, "bundle: out of memory");
     add_segments(x, t);
-    if ((rc = x->rc) || (rc = tape_turns(x->st, s->id, on_turn, x, e)) || (rc = x->rc) ||
+    if ((rc = x->rc) || (rc = add_restarts(x, s->id, e)) ||
+        (rc = tape_turns(x->st, s->id, on_turn, x, e)) || (rc = x->rc) ||
         (rc = tape_calls(x->st, s->id, NULL, false, on_call, x, e)) || (rc = x->rc))
         return rc;
     AUTO(buf) struct buf text = BUF_INIT(BUNDLE_MAX_SESSION);

@@ -13,6 +13,7 @@
 #include "sessions/bundle_internal.h"
 #include "sessions/search.h"
 #include "sessions/session_internal.h"
+#include "sessions/strand.h"
 #include "sessions/tape_internal.h"
 
 #define PIECE (256u << 10)
@@ -26,8 +27,10 @@ struct importer {
     int spool;
     const uint8_t *bytes; /* the spool, mapped */
     json_t *session;
-    uint64_t seq; /* events written */
-    size_t turn;  /* turns written */
+    uint64_t seq;          /* events written */
+    size_t turn;           /* turns written */
+    size_t restart;        /* restarts done */
+    uint64_t max_position; /* of events since the tape began anew */
     struct bundle_imported done;
 };
 
@@ -319,6 +322,30 @@ static enum err write_turns_before(struct importer *x, struct error *e)
     return OK;
 }
 
+/* As a compaction does it: the session goes on from nothing, on a strand of its own, so that
+ * no fork of what was said before takes tokens for it that were said after. */
+static enum err begin_anew(struct importer *x, struct error *e)
+{
+    struct session_row row;
+    enum err rc = session_row_read(x->st, x->done.id, &row, e);
+    if (rc || (rc = strand_new(x->st, row.strand, 0, x->seq, &row.strand, e)))
+        return rc;
+    x->max_position = 0;
+    x->restart++;
+    return session_row_write(x->st, &row, e);
+}
+
+static enum err restarts_before(struct importer *x, struct error *e)
+{
+    const json_t *restarts = json_object_get(x->session, "restarts");
+    const json_t *next = json_array_get(restarts, x->restart);
+    if (!next)
+        return OK;
+    if (!json_is_integer(next) || json_integer_value(next) < (json_int_t)x->seq)
+        return err_set(e, ERR_FORMAT, "restart %zu: want a seq, in order", x->restart);
+    return json_integer_value(next) == (json_int_t)x->seq ? begin_anew(x, e) : OK;
+}
+
 static enum err write_event(struct importer *x, const json_t *j, struct error *e)
 {
     struct tape_event ev = {0};
@@ -342,10 +369,13 @@ static enum err write_event(struct importer *x, const json_t *j, struct error *e
     if (data && !text)
         return err_set(e, ERR_NOMEM, "bundle: out of memory");
     ev.json = text;
-    struct tape_commit c = {.events = &ev, .n_events = 1};
-    if (!(rc = apply(x, &c, t, e)))
-        x->seq++;
-    return rc;
+    struct tape_commit c = {.events = &ev, .n_events = 1, .any_position = true};
+    if ((rc = apply(x, &c, t, e)))
+        return rc;
+    x->seq++;
+    if (ev.position > x->max_position)
+        x->max_position = ev.position;
+    return OK;
 }
 
 static enum err write_items(struct importer *x, struct error *e)
@@ -361,6 +391,8 @@ static enum err write_items(struct importer *x, struct error *e)
         if (!rc)
             rc = json_parse(at, (size_t)(nl - at), &limits, &line, e);
         if (!rc)
+            rc = restarts_before(x, e);
+        if (!rc)
             rc = write_turns_before(x, e);
         if (!rc)
             rc = write_event(x, line, e);
@@ -369,7 +401,11 @@ static enum err write_items(struct importer *x, struct error *e)
                             (unsigned long long)x->seq + 1);
         at = nl + 1;
     }
-    enum err rc = write_turns_before(x, e);
+    enum err rc = restarts_before(x, e);
+    if (!rc)
+        rc = write_turns_before(x, e);
+    if (!rc && x->restart < json_array_size(json_object_get(x->session, "restarts")))
+        rc = err_set(e, ERR_FORMAT, "restart %zu: there is no such event", x->restart);
     if (!rc && x->turn < json_array_size(json_object_get(x->session, "turns")))
         rc = err_set(e, ERR_FORMAT, "turn %zu: no event is its first", x->turn);
     return rc;
@@ -485,7 +521,7 @@ static enum err read_session(struct importer *x, struct error *e)
     static const struct json_limits limits = {
         .max_bytes = BUNDLE_MAX_SESSION, .max_depth = 1024, .allow_nul = true};
     const struct bundle_file *f = &x->m.files[PART_SESSION];
-    json_t *turns = NULL;
+    json_t *turns = NULL, *restarts = NULL;
     uint64_t tokens;
     enum err rc = json_parse(member(x, f), (size_t)f->bytes, &limits, &x->session, e);
     if (rc)
@@ -495,6 +531,8 @@ static enum err read_session(struct importer *x, struct error *e)
         return err_set(e, ERR_FORMAT, "%llu tokens, " BUNDLE_TAPE " has %llu",
                        (unsigned long long)tokens,
                        (unsigned long long)x->m.files[PART_TAPE].bytes / 4);
+    if ((rc = json_opt_arr(x->session, "restarts", &restarts, e)))
+        return rc;
     return json_need_arr(x->session, "turns", &turns, e);
 }
 
@@ -502,9 +540,17 @@ static enum err read_session(struct importer *x, struct error *e)
 static enum err write_all(struct importer *x, struct error *e)
 {
     enum err rc;
-    if ((rc = read_session(x, e)) || (rc = add_session(x, e)) || (rc = write_tape(x, e)))
+    if ((rc = read_session(x, e)) || (rc = add_session(x, e)))
         return rc == ERR_CONFLICT ? rc : err_wrap(e, rc, BUNDLE_SESSION);
-    if ((rc = write_items(x, e)) || (rc = write_calls(x, e)))
+    /* The tape is the last strand's. */
+    if ((rc = write_items(x, e)))
+        return rc;
+    if ((rc = write_tape(x, e)))
+        return err_wrap(e, rc, BUNDLE_SESSION);
+    if (x->max_position > x->done.tokens)
+        return err_set(e, ERR_FORMAT, BUNDLE_ITEMS ": an event at position %llu of %llu",
+                       (unsigned long long)x->max_position, (unsigned long long)x->done.tokens);
+    if ((rc = write_calls(x, e)))
         return rc;
     struct tape_commit last = {.state = "idle", .reason = x->turn ? "cancelled" : ""};
     const json_t *turns = json_object_get(x->session, "turns");

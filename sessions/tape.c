@@ -237,7 +237,9 @@ static enum err check_event(struct work *w, const struct tape_event *ev, uint64_
     enum err rc = OK;
     if (!ev->type || !*ev->type)
         return err_set(e, ERR_INVAL, "event without a type");
-    if (position > w->strand.length || position < w->strand.parent_pos)
+    if (position > TAPE_TOKENS_MAX ||
+        (!w->c->any_position &&
+         (position > w->strand.length || position < w->strand.parent_pos)))
         return err_set(e, ERR_INVAL, "event at position %llu: tape is %llu to %llu",
                        (unsigned long long)position, (unsigned long long)w->strand.parent_pos,
                        (unsigned long long)w->strand.length);

@@ -110,6 +110,8 @@ struct tape_commit {
     size_t n_marks;
     const struct tape_event *events;
     size_t n_events;
+    bool any_position; /* events may stand at positions that the tape does not have: an import
+                          writes the log of a compacted session, and the log before the tape */
     const struct tape_call *calls;
     size_t n_calls;
     const struct tape_turn *turn; /* NULL: none */
