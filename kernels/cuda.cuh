@@ -154,6 +154,8 @@ void k_attention_cuda(struct kernels *k, const struct k_attention *a);
 void k_index_cuda(struct kernels *k, const struct k_index *a);
 void k_route_cuda(struct kernels *k, const struct k_route *a);
 void k_moe_cuda(struct kernels *k, const struct k_moe *a);
+void k_moe_part_cuda(struct kernels *k, const struct k_moe *a);
+void k_moe_sum_cuda(struct kernels *k, const struct k_moe *a);
 void k_engram_rows_cuda(struct kernels *k, const struct k_engram_rows *a);
 void k_engram_gate_cuda(struct kernels *k, const struct k_engram_gate *a);
 

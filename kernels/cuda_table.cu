@@ -180,6 +180,8 @@ static void fill(struct kernels *k, struct k_ctx *ctx)
     k->index = k_index_cuda;
     k->route = k_route_cuda;
     k->moe = k_moe_cuda;
+    k->moe_part = k_moe_part_cuda;
+    k->moe_sum = k_moe_sum_cuda;
     k->engram_rows = k_engram_rows_cuda;
     k->engram_gate = k_engram_gate_cuda;
 }

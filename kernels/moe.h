@@ -22,6 +22,8 @@
  * only    [n_expert + 1] u8, for moe_part: where not 0 the expert is computed into part; the
  *         last one is the shared expert
  * moe_part reads x, expert, weight, only and the experts it computes, moe_sum expert and part.
+ * The arrays `experts` and `only` and the struct `shared` are the host's on every backend; what
+ * their weights point at is the backend's.
  *
  * Tolerance: K_TOL_MOE * sum |w2||a|: errors of the inner products pass through silu.
  * Source: model.md section 8. */
