@@ -92,7 +92,7 @@ enum err live_add(struct daemon *d, const struct session_info *info, struct live
     memcpy(s->name, info->name, sizeof(s->name));
     s->state = SESSION_IDLE;
     s->reason = idle_reason(info->reason);
-    s->length = info->n_tokens;
+    s->length = s->reached = info->n_tokens;
     s->last_seq = info->last_seq;
     s->next = d->sessions;
     s->link = &d->sessions;

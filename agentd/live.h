@@ -75,6 +75,8 @@ struct live {
     enum live_state state;
     const char *reason; /* why it is idle: "end", "length", ...; "" before the first turn */
     uint64_t length;    /* tape, tokens */
+    uint64_t reached;   /* tape tokens that were computed once, as far as this process knows: of
+                           those it found on the tape, all */
     uint64_t last_seq;  /* newest durable event */
     struct tape_end end;
     struct residency model;

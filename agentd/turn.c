@@ -382,6 +382,8 @@ void turn_on_engine(const struct engine_note *n, void *arg)
         return;
     }
     s->model.position = ev->position;
+    if (s->reached < ev->position)
+        s->reached = ev->position;
     dispatch(s->turn, n);
 }
 

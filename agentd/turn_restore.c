@@ -96,6 +96,8 @@ static void finish(struct turn *t, enum resume_mode mode)
     rec->restored = s->model.position;
     rec->same_numerics = r->plan ? r->plan->same_numerics : true;
     t->history = t->recovered ? r->tape.view.n_ids : t->tape_start;
+    if (t->history > s->reached) /* a turn was cancelled before anything was computed */
+        t->history = s->reached;
     rec->happened = t->history > 0;
     /* Rows that were there and were not worth a replay are not lost. */
     t->durable = r->is_short ? r->state_position : s->model.position;
