@@ -37,6 +37,7 @@ struct daemon {
     struct peer *peers;    /* all connections: peer.h */
     size_t n_peers;
     uint64_t started_ns;
+    bool evicting;                  /* a run that makes room is under way */
     bool stopping;                  /* no new work is begun */
     void (*stop)(struct daemon *d); /* begins the clean end */
 };

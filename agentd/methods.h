@@ -36,12 +36,17 @@ void method_approval_list(struct request *r);
 void method_approval_resolve(struct request *r);
 void method_tool_result(struct request *r);
 
+/* methods_kv.c: the room that model state takes */
+void method_kv_gc(struct request *r);
+void method_kv_stats(struct request *r);
+void method_kv_pin(struct request *r);
+void method_kv_drop(struct request *r);
+
 /* methods_daemon.c: the daemon itself */
 void method_initialize(struct request *r);
 void method_tool_list(struct request *r);
 void method_model_status(struct request *r);
 void method_daemon_status(struct request *r);
-void method_kv_gc(struct request *r);
 void method_daemon_shutdown(struct request *r);
 void method_cancel_request(struct request *r);
 

@@ -11,7 +11,6 @@
 #include "agentd/verbs.h"
 #include "base/encode.h"
 #include "base/json.h"
-#include "sessions/gc.h"
 #include "sessions/store.h"
 #include "tools/tools.h"
 
@@ -169,49 +168,6 @@ void method_daemon_status(struct request *r)
     s->job = (struct job){.run = status_run, .done = status_done};
     s->request = r;
     store_thread_submit(r->daemon->store, &s->job);
-}
-
-/* ---- gc --------------------------------------------------------------------------- */
-
-struct gc_job {
-    struct job job;
-    struct request *request;
-    struct gc_report report;
-};
-
-static void gc_job_run(struct job *j, void *ctx)
-{
-    j->rc = gc_run(ctx, &((struct gc_job *)j)->report, &j->error);
-}
-
-static void gc_job_done(struct job *j)
-{
-    struct gc_job *g = (struct gc_job *)j;
-    const struct gc_report *r = &g->report;
-
-    if (j->rc)
-        request_fail(g->request, j->rc, &j->error);
-    else
-        request_reply(g->request,
-                      json_pack("{s:I, s:I, s:I, s:I, s:I}", "blocks", (json_int_t)r->blocks,
-                                "tails", (json_int_t)r->tails, "tips", (json_int_t)r->tips,
-                                "extents", (json_int_t)r->extents, "bytes",
-                                (json_int_t)r->bytes));
-    free(g);
-}
-
-void method_kv_gc(struct request *r)
-{
-    struct gc_job *g = calloc(1, sizeof(*g));
-    struct error e;
-
-    if (!g) {
-        request_fail(r, err_set(&e, ERR_NOMEM, "kv/gc"), &e);
-        return;
-    }
-    g->job = (struct job){.run = gc_job_run, .done = gc_job_done};
-    g->request = r;
-    store_thread_submit(r->daemon->store, &g->job);
 }
 
 void method_daemon_shutdown(struct request *r)

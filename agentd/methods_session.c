@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "agentd/daemon.h"
+#include "agentd/keeper.h"
 #include "agentd/ledger.h"
 #include "agentd/live.h"
 #include "agentd/methods.h"
@@ -13,7 +14,6 @@
 #include "base/crypto.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "sessions/gc.h"
 #include "sessions/session.h"
 #include "sessions/tape.h"
 #include "tools/tools.h"
@@ -368,23 +368,25 @@ static void delete_run(struct job *j, void *ctx)
 {
     struct call *c = (struct call *)j;
 
-    struct gc_report purged = {0};
-
     j->rc = session_delete(ctx, c->id, &j->error);
     c->gone = j->rc == OK;
-    if (c->gone && c->purge)
-        j->rc = gc_purge(ctx, &purged, &j->error);
-    if (!j->rc)
+    if (c->gone)
         c->result = json_pack("{s:s, s:b, s:I}", "id", c->id, "purged", c->purge, "bytes",
-                              (json_int_t)purged.bytes);
+                              (json_int_t)0);
 }
 
+/* The row is gone: what only this session used is found by a run of gc. */
 static void delete_done(struct job *j)
 {
     struct call *c = (struct call *)j;
 
     c->session->deleting = c->gone;
-    call_done(j);
+    if (j->rc || !c->purge) {
+        call_done(j);
+        return;
+    }
+    keeper_run_with(c->request, GC_PURGE, c->result);
+    call_free(c);
 }
 
 static void delete_session(struct request *r, struct live *s)

@@ -38,6 +38,9 @@ static const struct {
     {"model/status", method_model_status},
     {"daemon/status", method_daemon_status},
     {"kv/gc", method_kv_gc},
+    {"kv/stats", method_kv_stats},
+    {"kv/pin", method_kv_pin},
+    {"kv/drop", method_kv_drop},
     {"daemon/shutdown", method_daemon_shutdown},
     {"$/cancel_request", method_cancel_request},
 };

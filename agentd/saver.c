@@ -6,6 +6,7 @@
 
 #include "agentd/cut.h"
 #include "agentd/daemon.h"
+#include "agentd/keeper.h"
 #include "agentd/live.h"
 #include "agentd/seq_job.h"
 #include "agentd/store_thread.h"
@@ -13,16 +14,18 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "sessions/head.h"
+#include "sessions/space.h"
 
 struct state_saver {
     struct export_job export;
     struct job write;
     struct live *session;
-    struct seq *seq;    /* whose state this is: the session may have dropped it since */
-    uint32_t lineage;   /* of its rows */
-    bool wants_again;   /* asked while this one was under way */
-    bool retried;       /* from an earlier position, after ERR_CORRUPT */
-    uint64_t again_end; /* its segment_end */
+    struct seq *seq;     /* whose state this is: the session may have dropped it since */
+    uint32_t lineage;    /* of its rows */
+    bool wants_again;    /* asked while this one was under way */
+    bool space_is_short; /* after the commit */
+    bool retried;        /* from an earlier position, after ERR_CORRUPT */
+    uint64_t again_end;  /* its segment_end */
     struct head_receipt receipt;
 };
 
@@ -98,6 +101,7 @@ static void write_run(struct job *job, void *ctx)
         job->rc = err_set(&job->error, ERR_IO, "state commit: fault");
     else
         job->rc = head_save(ctx, &h, &v->receipt, &job->error);
+    v->space_is_short = space_is_short(ctx);
 }
 
 static void write_done(struct job *job)
@@ -109,6 +113,8 @@ static void write_done(struct job *job)
 
     free(v->export.copy.memory);
     v->export.copy = (struct state_copy){0};
+    if (v->space_is_short)
+        keeper_evict(s->daemon);
     if (job->rc == ERR_CORRUPT && same && !v->retried) {
         v->retried = true;
         take_copy(v, v->receipt.retry_from, 0);

@@ -37,6 +37,7 @@ struct serve_options {
     const char *socket, *store, *log;
     int log_level;
     int64_t resident, save_every, block_tokens;
+    uint64_t kv_quota;
     bool no_direct_io, http_fetch;
 };
 
@@ -52,6 +53,10 @@ static const struct option table[] = {
      "sessions kept in memory; the others are on SSD (default 8)", false},
     {"save-every", 0, OPTION_INT, AT(save_every), "N", 1, 1 << 20, NULL,
      "tokens of a long segment between two state commits (default 16384)", false},
+    {"kv-quota", 0, OPTION_BYTES, AT(kv_quota), "BYTES", 0, 0, NULL,
+     "room for packs, such as 200G; above 90 % the least valuable state goes, down to 80 % "
+     "(default: no limit)",
+     false},
     {"block-tokens", 0, OPTION_INT, AT(block_tokens), "N", 0, 1 << 20, NULL,
      "tokens of a block, for a new store (default 2048)", false},
     {"buffered", 0, OPTION_FLAG, AT(no_direct_io), NULL, 0, 0, NULL, "no O_DIRECT for packs",
@@ -165,6 +170,7 @@ static enum err open_all(struct service *s, struct error *e)
                                      .packs_dir = s->packs,
                                      .state_dir = s->state,
                                      .block_tokens = (uint32_t)s->options.block_tokens,
+                                     .quota_bytes = s->options.kv_quota,
                                      .no_direct_io = s->options.no_direct_io};
     enum err rc;
 

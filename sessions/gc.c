@@ -19,6 +19,7 @@ enum phase {
     PHASE_REWRITE, /* packs under half live */
     PHASE_RESETTLE,
     PHASE_REMOVE, /* packs that nothing is in */
+    PHASE_SCRUB,  /* the database file anew; one step, however long it takes */
     PHASE_DONE
 };
 
@@ -79,6 +80,8 @@ static void go_on(struct gc *g)
     if (g->phase == PHASE_GARBAGE && g->mode == GC_EVICT)
         g->phase++;
     if (g->phase == PHASE_EVICT && g->mode == GC_PURGE)
+        g->phase++;
+    if (g->phase == PHASE_SCRUB && g->mode != GC_PURGE)
         g->phase++;
     g->last_pack = 0;
 }
@@ -210,12 +213,23 @@ static enum err remove_packs(struct gc *g, struct error *e)
     return rc;
 }
 
+/* Free pages, and free room in pages, hold old bytes: only a new file has none. */
+static enum err scrub(struct gc *g, struct error *e)
+{
+    enum err rc = migrate_drop_copies(&g->st->db, e);
+    if (rc || (rc = search_rebuild(g->st, e)) || (rc = db_exec(&g->st->db, "VACUUM", e)) ||
+        (rc = db_exec(&g->st->db, "PRAGMA wal_checkpoint(TRUNCATE)", e)))
+        return err_wrap(e, rc, "purge");
+    go_on(g);
+    return OK;
+}
+
 enum err gc_step(struct gc *g, bool *done, struct error *e)
 {
     static enum err (*const phases[])(struct gc *, struct error *) = {
         [PHASE_LOAD] = load,       [PHASE_GARBAGE] = garbage,     [PHASE_EVICT] = evict,
         [PHASE_SETTLE] = settle,   [PHASE_SWEEP] = sweep,         [PHASE_REWRITE] = rewrite,
-        [PHASE_RESETTLE] = settle, [PHASE_REMOVE] = remove_packs,
+        [PHASE_RESETTLE] = settle, [PHASE_REMOVE] = remove_packs, [PHASE_SCRUB] = scrub,
     };
     enum err rc = g->phase == PHASE_DONE ? OK : phases[g->phase](g, e);
     *done = g->phase == PHASE_DONE;
@@ -245,13 +259,5 @@ enum err gc_run(struct store *st, struct gc_report *out, struct error *e)
 
 enum err gc_purge(struct store *st, struct gc_report *out, struct error *e)
 {
-    enum err rc = run(st, GC_PURGE, out, e);
-    if (!rc)
-        rc = migrate_drop_copies(&st->db, e);
-    if (!rc)
-        rc = search_rebuild(st, e);
-    /* Free pages, and free room in pages, hold old bytes: only a new file has none. */
-    if (!rc && !(rc = db_exec(&st->db, "VACUUM", e)))
-        rc = db_exec(&st->db, "PRAGMA wal_checkpoint(TRUNCATE)", e);
-    return rc ? err_wrap(e, rc, "purge") : OK;
+    return run(st, GC_PURGE, out, e);
 }

@@ -31,7 +31,9 @@ struct gc_report {
 enum gc_mode {
     GC_COLLECT, /* garbage; what a crash forgot; eviction if space is short; rewriting */
     GC_EVICT,   /* only if space is short: the least valuable, down to the low watermark */
-    GC_PURGE    /* garbage, overwritten; also what a restore has found and not read yet */
+    /* Garbage, overwritten, also what a restore has found and not read yet; and then the
+     * database file written anew, in one step. */
+    GC_PURGE
 };
 
 struct gc;
@@ -47,9 +49,9 @@ void gc_end(struct gc *g);
 /* A whole GC_COLLECT. ERR_IO, ERR_NOMEM. out may be NULL. */
 NODISCARD enum err gc_run(struct store *st, struct gc_report *out, struct error *e);
 
-/* A whole GC_PURGE, then the database file written anew: afterwards no file of the store holds
- * text or tokens that only sessions had which session_delete has removed. What forks of them
- * need stays. After an error bytes may be left; the next call goes on. */
+/* A whole GC_PURGE: afterwards no file of the store holds text or tokens that only sessions had
+ * which session_delete has removed. What forks of them need stays. After an error bytes may be
+ * left; the next call goes on. */
 NODISCARD enum err gc_purge(struct store *st, struct gc_report *out, struct error *e);
 
 #endif

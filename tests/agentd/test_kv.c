@@ -1,0 +1,213 @@
+/* The room of model state, seen through the daemon: a quota under which sessions are used in
+ * turn, pins, dropping; and that a run of gc does not hold up the commits of a turn. */
+#include "tests/support/test.h"
+
+#include <time.h>
+
+#include "agentd/verbs.h"
+#include "tests/support/agentctl.h"
+#include "tests/support/daemon.h"
+
+#define EOS "<｜end▁of▁sentence｜>"
+#define SAY(text) "{\"text\":\"ok</think>" text EOS "\"}\n"
+#define N_SESSIONS 10
+#define ROUNDS 3
+
+static json_int_t int_of(const json_t *o, const char *key)
+{
+    return json_integer_value(json_object_get(o, key));
+}
+
+static void nap(long ms)
+{
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
+    nanosleep(&t, NULL);
+}
+
+/* Until no state commit is under way. */
+static void wait_saved(struct client *c)
+{
+    for (int i = 0; i < 2000; i++) {
+        json_auto_t *s = daemon_call(c, "daemon/status", NULL);
+        if (int_of(s, "stateCommits") == 0)
+            return;
+        nap(5);
+    }
+    fail_msg("state commits go on and on");
+}
+
+static json_int_t figure(struct client *c, const char *id, const char *key)
+{
+    json_auto_t *s = daemon_call(c, "session/get", json_pack("{s:s}", "id", id));
+    return int_of(s, key);
+}
+
+/* What kv/stats says about one session; NULL: nothing. */
+static json_t *space_of(struct client *c, const char *id)
+{
+    json_auto_t *stats = daemon_call(c, "kv/stats", NULL);
+    json_t *s, *found = NULL;
+    size_t i;
+    json_array_foreach(json_object_get(stats, "sessions"), i,
+                       s) if (strcmp(json_string_value(json_object_get(s, "id")), id) == 0)
+        found = json_incref(s);
+    return found;
+}
+
+static char *long_text(size_t n)
+{
+    char *s = malloc(n + 1);
+    for (size_t i = 0; i < n; i++)
+        s[i] = i % 7 == 6 ? ' ' : (char)('a' + i * 11 % 26);
+    s[n] = 0;
+    return s;
+}
+
+/* A turn; returns its answer after its identity was checked. */
+static json_t *turn(struct client *c, const char *id, const char *text)
+{
+    daemon_prompt(c, id, text);
+    json_t *a = daemon_wait(c, id);
+    const json_t *l = json_object_get(a, "ledger");
+    assert_string_equal(json_string_value(json_object_get(a, "reason")), "end");
+    assert_int_equal(int_of(l, "prompt_tokens"),
+                     int_of(l, "resident") + int_of(l, "restored") + int_of(l, "recomputed") +
+                         int_of(l, "relost") + int_of(l, "prefilled"));
+    return a;
+}
+
+static void one_resident(struct daemon_fixture *d, const char *quota)
+{
+    d->extra[0] = "--resident";
+    d->extra[1] = "1";
+    d->extra[2] = quota ? "--kv-quota" : NULL;
+    d->extra[3] = quota;
+    d->extra[4] = NULL;
+}
+
+/* Ten in turn in room for three: nobody's turn fails, and what a resume has to compute again
+ * although it was saved is exactly what is not there any more. */
+static void test_quota_of_three(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char ids[N_SESSIONS][27], quota[32];
+    char *text = long_text(3000);
+    json_int_t lost = 0, whole = 0;
+    daemon_make(&d, SAY("a") SAY("b") SAY("c") SAY("d"));
+    one_resident(&d, NULL);
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, NULL, ids[0]);
+    json_decref(turn(c, ids[0], text));
+    wait_saved(c);
+    json_auto_t *one = space_of(c, ids[0]);
+    client_free(c);
+    daemon_stop(&d);
+    snprintf(quota, sizeof quota, "%lld", 3 * (long long)int_of(one, "heldBytes") * 5 / 4);
+    one_resident(&d, quota);
+    daemon_start(&d, NULL);
+    c = daemon_connect(&d, NULL, NULL);
+    for (int i = 1; i < N_SESSIONS; i++)
+        daemon_session(&d, c, NULL, ids[i]);
+    for (int round = 0; round < ROUNDS; round++)
+        for (int i = 0; i < N_SESSIONS; i++) {
+            json_int_t tape = figure(c, ids[i], "tokens");
+            json_int_t saved = figure(c, ids[i], "statePosition");
+            json_auto_t *space = space_of(c, ids[i]);
+            text[0] = (char)('0' + i); /* nothing is shared */
+            json_auto_t *a = turn(c, ids[i], round ? "and now?" : text);
+            const json_t *l = json_object_get(a, "ledger");
+            if (tape && !int_of(l, "resident")) {
+                assert_int_equal(int_of(l, "restored") + int_of(l, "relost") +
+                                     int_of(l, "recomputed"),
+                                 tape);
+                assert_int_equal(int_of(l, "relost"), saved - int_of(l, "restored"));
+                assert_int_equal(int_of(l, "recomputed"), tape - saved);
+                assert_true(int_of(l, "restored") <= (space ? int_of(space, "tokens") : 0));
+                lost += int_of(l, "relost");
+                whole += int_of(l, "relost") == 0;
+            }
+            wait_saved(c);
+            json_auto_t *stats = daemon_call(c, "kv/stats", NULL);
+            assert_true(int_of(stats, "usedBytes") <= int_of(stats, "quotaBytes"));
+        }
+    print_message("%d turns of %d sessions under a quota of %s bytes: %lld tokens relost, "
+                  "%lld resumes without a loss\n",
+                  ROUNDS * N_SESSIONS, N_SESSIONS, quota, (long long)lost, (long long)whole);
+    assert_true(lost > 0);
+    client_free(c);
+    daemon_remove(&d);
+    free(text);
+}
+
+/* A quota that nothing fits in: turns go on, and say once that nothing is saved. */
+static void test_quota_of_nothing(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27];
+    daemon_make(&d, SAY("a") SAY("b"));
+    one_resident(&d, "1");
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, NULL, id);
+    for (int i = 0; i < 3; i++)
+        json_decref(turn(c, id, "hello"));
+    wait_saved(c);
+    assert_int_equal(figure(c, id, "statePosition"), 0);
+    client_free(c);
+    daemon_kill(&d);
+    daemon_start(&d, NULL);
+    c = daemon_connect(&d, NULL, NULL);
+    json_auto_t *a = turn(c, id, "still there?");
+    assert_int_equal(int_of(json_object_get(a, "ledger"), "relost"), 0);
+    client_free(c);
+    daemon_remove(&d);
+}
+
+static void test_verbs(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27];
+    daemon_make(&d, SAY("a") SAY("b"));
+    daemon_start(&d, NULL);
+    setenv("AGENTD_SOCKET", d.socket, 1);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, "{\"name\":\"one\"}", id);
+    json_decref(turn(c, id, "hello"));
+    wait_saved(c);
+    const struct agentctl_ran *r = AGENTCTL("kv", "stats");
+    assert_int_equal(r->code, EXIT_DONE);
+    assert_has(r->out, "one");
+    assert_has(r->out, "bytes on disk");
+    r = AGENTCTL("kv", "pin", "one");
+    assert_int_equal(r->code, EXIT_DONE);
+    assert_has(AGENTCTL("kv", "stats")->out, "pinned");
+    assert_int_equal(AGENTCTL("kv", "pin", "one", "--off")->code, EXIT_DONE);
+    assert_null(strstr(AGENTCTL("kv", "stats")->out, "pinned"));
+    r = AGENTCTL("kv", "drop", "one", "--json");
+    assert_int_equal(r->code, EXIT_DONE);
+    json_auto_t *dropped = json_loads(r->out, 0, NULL);
+    assert_true(int_of(dropped, "bytes") > 0);
+    assert_int_equal(figure(c, id, "statePosition"), 0);
+    json_auto_t *a = turn(c, id, "and now?");
+    assert_int_equal(int_of(json_object_get(a, "ledger"), "restored"), 0);
+    assert_int_equal(AGENTCTL("kv", "pin", "nobody")->code, EXIT_NOTFOUND);
+    assert_int_equal(AGENTCTL("kv", "stats", "one")->code, EXIT_USAGE);
+    assert_int_equal(AGENTCTL("kv", "pin")->code, EXIT_USAGE);
+    assert_int_equal(AGENTCTL("kv", "eat")->code, EXIT_USAGE);
+    client_free(c);
+    daemon_remove(&d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_quota_of_three),
+        cmocka_unit_test(test_quota_of_nothing),
+        cmocka_unit_test(test_verbs),
+    };
+    return !!cmocka_run_group_tests(tests, NULL, NULL);
+}
