@@ -482,7 +482,7 @@ static enum err choose_name(struct importer *x, struct error *e)
         if (i == 1)
             snprintf(x->done.name, sizeof x->done.name, "%s", x->m.name);
         else
-            snprintf(x->done.name, sizeof x->done.name, "%.*s-%d", SESSION_NAME_CAP - 6,
+            snprintf(x->done.name, sizeof x->done.name, "%.*s-%d", SESSION_NAME_CAP - 13,
                      x->m.name, i);
         enum err rc = name_taken(x, x->done.name, &taken, e);
         if (rc || !taken)
