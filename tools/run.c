@@ -26,6 +26,7 @@
 #define MAX_STATUS_BYTES (64 << 10)
 #define KILL_GRACE_MS 6000 /* the launcher's own limit of killing is 5 s */
 #define FREE_WAIT_MS 5000
+#define FETCH_GRACE_MS 2000 /* it keeps its time itself, and says so better */
 
 struct tool_run {
     pid_t pid; /* of the launcher; 0 once it was reaped */
@@ -196,6 +197,8 @@ static uint64_t time_limit(const struct tools *t, const struct tool_call *c)
         ms = c->timeout_ms;
     else if (json_is_number(asked) && json_number_value(asked) >= 1)
         ms = (uint64_t)json_number_value(asked);
+    if (!strcmp(c->name, "http_fetch"))
+        ms += FETCH_GRACE_MS;
     return ms < most ? ms : most;
 }
 

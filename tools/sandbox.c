@@ -182,7 +182,7 @@ static enum err apply_seccomp(const struct launch *l, const struct sandbox_plan 
     else if (!rules.allow_inet)
         sandbox_note(layers, "network", "none: refused by seccomp");
     sandbox_note(layers, "control_socket", "%s",
-                 p->mounts.hidden ? "covered by a mount" : "unix sockets refused by seccomp");
+                 rules.allow_unix ? "covered by a mount" : "unix sockets refused by seccomp");
     return OK;
 }
 

@@ -545,8 +545,8 @@ static void test_approval(void **state)
     struct daemon_fixture d;
     struct reader r;
     char id[27];
-    daemon_make(&d, CALL(RUN("touch one")) CALL(RUN("touch two")) CALL(RUN("touch three"))
-                        SAY("fine"));
+    daemon_make(&d, CALL(RUN("touch one")) CALL(RUN("touch two; touch three"))
+                        CALL(RUN("touch three; touch two; touch three")) SAY("fine"));
     daemon_start(&d, NULL);
     struct client *c = daemon_connect(&d, NULL, NULL);
     daemon_session(&d, c, "{\"tools\":[\"run\"]}", id);
@@ -567,7 +567,8 @@ static void test_approval(void **state)
         daemon_refused(c, "approval/resolve",
                        json_pack("{s:s, s:s}", "approvalId", approval, "outcome", "once")),
         -32011);
-    /* The second call asks again; approved for the session, the third one does not ask. */
+    /* The second call asks again; approved for the session, the third one does not ask: it runs
+     * the same commands. */
     json_array_clear(r.others);
     answer = daemon_wait(c, id);
     json_decref(answer);

@@ -264,8 +264,8 @@ static void test_tool_check(void **state)
         {"list_dir", "{\"dir\": \"a\"}",
          "list_dir: arguments: there is no \"dir\"; there is path, depth"},
         {"bash\n\033", "{}",
-         "there is no tool \"bash??\"; there is edit, grep, list_dir, read_file, run, "
-         "write_file"},
+         "there is no tool \"bash??\"; there is edit, grep, http_fetch, jobs, "
+         "list_dir, read_file, run, todo, write_file"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
