@@ -42,8 +42,7 @@ enum tool_policy tool_policy(const struct live *s, const char *name, const json_
                              char why[ERR_MSG_BYTES])
 {
     const struct rules *const sets[] = {s->daemon->rules, s->config->rules};
-    const struct rules *const with_granted[] = {sets[0], sets[1], s->granted};
-    const struct rule_call call = {name, arguments, s->cwd};
+    const struct rule_call call = {name, arguments, s->cwd, s->granted};
     const struct tool *tool = tool_find(name);
     bool is_client = session_config_client_tool(s->config, name) != NULL;
     enum rule_verdict v = rules_check(sets, 2, &call, why);
@@ -54,16 +53,8 @@ enum tool_policy tool_policy(const struct live *s, const char *name, const json_
         return POLICY_RUN;
     if (is_approved(s, name, arguments))
         return POLICY_RUN;
-    if (v == RULE_ASK) {
-        /* What was asked for and approved is not asked for again. */
-        char other[ERR_MSG_BYTES];
-        const struct rules *const only[] = {s->granted};
-        if (rules_check(only, 1, &call, other) == RULE_ALLOW)
-            return POLICY_RUN;
+    if (v == RULE_ASK)
         return s->config->approve == APPROVE_NEVER ? POLICY_REFUSE : POLICY_ASK;
-    }
-    if (v == RULE_NONE)
-        v = rules_check(with_granted, 3, &call, why);
     if (v == RULE_ALLOW)
         return POLICY_RUN;
     why[0] = '\0';

@@ -44,12 +44,32 @@ static enum err print_todo(const json_t *list, struct buf *out, struct error *e)
     return rc;
 }
 
+/* The protocol's texts hold no NUL, and the list goes into events as it is. */
+static enum err check_todo(const json_t *items, struct error *e)
+{
+    const json_t *item;
+    size_t i;
+
+    json_array_foreach(items, i, item)
+    {
+        const json_t *text = json_object_get(item, "text");
+        if (strlen(json_string_value(text)) != json_string_length(text))
+            return err_set(e, ERR_INVAL, "todo: arguments.items[%zu].text: holds a NUL byte",
+                           i);
+    }
+    return OK;
+}
+
 static void start_todo(struct step_call *c, const json_t *arguments)
 {
     AUTO(buf) struct buf text = BUF_INIT(RESULT_BYTES);
     json_t *items = json_object_get(arguments, "items");
     struct error e;
 
+    if (check_todo(items, &e)) {
+        answer_error(c, &e);
+        return;
+    }
     if (items)
         c->extra = json_pack("{s:O}", "todo", items);
     if (print_todo(items ? items : c->turn->session->notes.todo, &text, &e))

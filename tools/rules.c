@@ -491,6 +491,7 @@ static const struct rule *next_rule(struct search *s, const char *tool,
 struct checker {
     const struct rules *const *sets;
     size_t n_sets;
+    const struct rules *granted; /* NULL: nothing */
     const char *workspace;
     char *why; /* ERR_MSG_BYTES */
 };
@@ -613,21 +614,35 @@ static enum rule_verdict check_redirect(const struct checker *c, const struct sh
     return v == RULE_NONE && is_free ? RULE_ALLOW : v;
 }
 
+static bool is_granted(const struct checker *c, const struct shell_command *cmd)
+{
+    const struct checker only = {&c->granted, 1, NULL, c->workspace, c->why};
+
+    return c->granted && is_allowed(&only, cmd);
+}
+
 static enum rule_verdict check_command(const struct checker *c, const struct shell_command *cmd)
 {
     enum rule_verdict v = restrict_command(c, cmd);
-    bool allowed = cmd->n_words ? is_allowed(c, cmd) : !cmd->assigns;
+    bool granted = v != RULE_DENY && is_granted(c, cmd), writes = false;
+    char why[ERR_MSG_BYTES] = "";
 
-    if (v == RULE_DENY)
-        return v;
-    for (size_t i = 0; i < cmd->n_redirects; i++) {
+    if (v == RULE_ASK) /* is_granted may have put its own reason there */
+        v = granted ? RULE_NONE : restrict_command(c, cmd);
+    memcpy(why, c->why, sizeof why);
+    for (size_t i = 0; i < cmd->n_redirects && v != RULE_DENY; i++) {
         enum rule_verdict one = check_redirect(c, &cmd->redirects[i]);
-        if (one == RULE_DENY)
-            return one;
-        v = one > v && one == RULE_ASK ? one : v;
-        allowed = allowed && one == RULE_ALLOW;
+        if (one == RULE_DENY || (one == RULE_ASK && v == RULE_NONE)) {
+            v = one;
+            memcpy(why, c->why, sizeof why);
+        }
+        writes = writes || one != RULE_ALLOW;
     }
-    return v != RULE_NONE ? v : allowed ? RULE_ALLOW : RULE_NONE;
+    memcpy(c->why, why, sizeof why);
+    if (v != RULE_NONE || writes)
+        return v;
+    bool allowed = cmd->n_words ? granted || is_allowed(c, cmd) : !cmd->assigns;
+    return allowed ? RULE_ALLOW : RULE_NONE;
 }
 
 /* Rules that are about every call of the tool. */
@@ -709,7 +724,7 @@ static enum rule_verdict check_host(const struct checker *c, const char *url)
 enum rule_verdict rules_check(const struct rules *const *sets, size_t n_sets,
                               const struct rule_call *call, char why[ERR_MSG_BYTES])
 {
-    const struct checker c = {sets, n_sets, call->workspace, why};
+    const struct checker c = {sets, n_sets, call->granted, call->workspace, why};
     const json_t *a = call->arguments;
     const char *path = json_string_value(json_object_get(a, "path"));
     const json_t *command = json_object_get(a, "command");

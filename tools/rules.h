@@ -65,6 +65,9 @@ struct rule_call {
     const char *tool;
     const json_t *arguments; /* an object that fits the tool's schema */
     const char *workspace;   /* absolute */
+    /* What somebody approved for the session (rules_allow_line): beats ask, not deny. NULL:
+     * nothing. */
+    const struct rules *granted;
 };
 
 /* What the sets together (NULL ones are empty) say about a call: RULE_NONE if nothing. `why`

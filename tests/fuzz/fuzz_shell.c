@@ -47,7 +47,7 @@ static enum rule_verdict check(const struct rules *r, const char *text, size_t n
 {
     char why[ERR_MSG_BYTES];
     json_auto_t *a = json_pack("{s:o}", "command", json_stringn_nocheck(text, n));
-    const struct rule_call call = {"run", a, "/tmp"};
+    const struct rule_call call = {"run", a, "/tmp", NULL};
     return rules_check(&r, 1, &call, why);
 }
 

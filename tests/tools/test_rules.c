@@ -23,7 +23,7 @@ static enum rule_verdict ask(const struct rules *r, const char *tool, const char
 {
     char why[ERR_MSG_BYTES];
     json_auto_t *a = json_pack("{s:s}", argument, value);
-    const struct rule_call call = {tool, a, workspace};
+    const struct rule_call call = {tool, a, workspace, NULL};
     assert_non_null(a);
     enum rule_verdict v = rules_check(&r, 1, &call, why);
     assert_true(v == RULE_NONE || why[0]);
@@ -206,7 +206,7 @@ static void whole_tools_and_strength(void **state)
     rules_free(r);
     char why[ERR_MSG_BYTES];
     json_auto_t *a = json_pack("{s:s}", "command", "ls");
-    const struct rule_call call = {"run", a, "/tmp"};
+    const struct rule_call call = {"run", a, "/tmp", NULL};
     const struct rules *none[] = {NULL, NULL};
     assert_int_equal(rules_check(none, 2, &call, why), RULE_NONE);
 }
