@@ -405,6 +405,14 @@ enum err experts_choose(struct experts *x, uint32_t layer, const int32_t *chosen
     return load_missing(x, e);
 }
 
+bool experts_are_here(const struct experts *x)
+{
+    for (uint32_t i = 0; i < x->n_wanted; i++)
+        if (x->wanted[i]->state != SLOT_READY)
+            return false;
+    return x->n_wanted == x->n_left;
+}
+
 static size_t hand_out(struct experts *x)
 {
     size_t n = 0;
@@ -437,7 +445,6 @@ enum err experts_next(struct experts *x, struct experts_ready *out, struct error
         return rc;
     }
     x->n_left -= (uint32_t)n;
-    *out = (struct experts_ready){
-        .experts = x->view, .only = x->only, .n = n, .is_last = !x->n_left};
+    *out = (struct experts_ready){.experts = x->view, .only = x->only, .n = n};
     return OK;
 }

@@ -2,6 +2,7 @@
  * as soon as the router has chosen.
  *
  *     rc = experts_choose(x, layer, chosen, n, e);         all that this layer's run needs
+ *     unless experts_are_here(x): compute what needs none of them
  *     while (!(rc = experts_next(x, &ready, e)) && ready.n)
  *         compute ready.only from ready.experts
  *
@@ -43,11 +44,13 @@ void experts_free(struct experts *x);
 NODISCARD enum err experts_choose(struct experts *x, uint32_t layer, const int32_t *chosen,
                                   size_t n, struct error *e);
 
+/* Whether the whole choice is in memory, so that experts_next() hands it out at once. */
+bool experts_are_here(const struct experts *x);
+
 struct experts_ready {
     const struct k_expert *experts; /* [n_experts], filled where only is set */
     uint8_t *only;                  /* [n_experts + 1]; the last is the caller's */
     size_t n;
-    bool is_last; /* nothing of the choice is left after these */
 };
 
 /* Waits until at least one more is there; n = 0: all have been handed out. ERR_IO or ERR_FORMAT

@@ -501,19 +501,25 @@ static void run_cached(struct model *m, uint32_t layer, struct k_moe *a)
 {
     struct experts *x = m->experts;
     struct experts_ready ready;
-    bool is_first = true;
     enum err rc = experts_choose(x, layer, a->expert, a->n * a->top_k, &m->broken);
+    if (!rc && experts_are_here(x)) {
+        if (!experts_next(x, &ready, &m->broken)) {
+            a->experts = ready.experts;
+            m->k.moe(&m->k, a);
+        }
+        return;
+    }
     a->part = m->work->parts;
+    if (!rc) { /* the shared expert, while the disk is at work */
+        uint8_t only[K_MAX_EXPERTS + 1] = {0};
+        only[a->n_expert] = 1;
+        a->only = only;
+        m->k.moe_part(&m->k, a);
+    }
     while (!rc && !(rc = experts_next(x, &ready, &m->broken)) && ready.n) {
         a->experts = ready.experts;
-        if (is_first && ready.is_last) { /* all of them are here */
-            m->k.moe(&m->k, a);
-            return;
-        }
         a->only = ready.only;
-        ready.only[a->n_expert] = is_first; /* the shared expert is always in memory */
         m->k.moe_part(&m->k, a);
-        is_first = false;
     }
     if (!rc)
         m->k.moe_sum(&m->k, a);

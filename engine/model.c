@@ -294,6 +294,9 @@ static enum err open_tiers(struct model *m, const char *dir, const struct engine
 {
     const struct config *c = &m->config;
     enum err rc = OK;
+    if ((o->expert_ram || o->engram_ram || o->kv_resident) && !m->k.host_memory)
+        return err_set(e, ERR_UNSUPPORTED, "budgets of memory: not with this backend (%s)",
+                       m->k.numerics);
     if ((rc = check_budgets(m, o, e)) || (!o->expert_ram && !o->engram_ram))
         return rc;
     if ((rc = tier_files_open(&m->files, dir, m->st, e)))

@@ -134,9 +134,18 @@ enum err tier_start(struct tier *t, struct tier_request *q, struct error *e)
     return aio_read(t->aio, q->fd, q->at - q->skip, q->memory, n_pages * AIO_ALIGN, q, e);
 }
 
+/* A disk with a full queue, and a file that is in the page cache, hold up the call that submits
+ * as well as the one that waits. */
+static enum err count_stall(struct tier *t, uint64_t start, enum err rc)
+{
+    tier_count(&t->stall_ns, clock_mono_ns(clock_real()) - start);
+    return rc;
+}
+
 enum err tier_submit(struct tier *t, struct error *e)
 {
-    return aio_submit(t->aio, e);
+    uint64_t start = clock_mono_ns(clock_real());
+    return count_stall(t, start, aio_submit(t->aio, e));
 }
 
 /* How a request went: where and how much in the message, the owner adds what. */
@@ -157,13 +166,11 @@ enum err tier_wait(struct tier *t, bool wait, struct tier_request **done, size_t
 {
     struct aio_done list[32];
     size_t n = 0;
-    uint64_t start = wait ? clock_mono_ns(clock_real()) : 0;
+    uint64_t start = clock_mono_ns(clock_real());
     if (cap > sizeof(list) / sizeof(*list))
         cap = sizeof(list) / sizeof(*list);
     *n_done = 0;
-    enum err rc = aio_wait(t->aio, wait ? 1 : 0, list, cap, &n, e);
-    if (wait)
-        tier_count(&t->stall_ns, clock_mono_ns(clock_real()) - start);
+    enum err rc = count_stall(t, start, aio_wait(t->aio, wait ? 1 : 0, list, cap, &n, e));
     if (rc)
         return rc;
     for (size_t i = 0; i < n; i++) {

@@ -65,8 +65,9 @@ uint32_t tier_n_free(const struct tier *t); /* requests that may be started now 
  * tier_n_free(). ERR_INVAL where the range is in no shard. */
 NODISCARD enum err tier_start(struct tier *t, struct tier_request *q, struct error *e);
 NODISCARD enum err tier_submit(struct tier *t, struct error *e);
-/* Hands back up to cap complete requests, at least one if `wait` and any is in flight: the
- * time that takes is the tier's stall. q->error.code tells how each went. */
+/* Hands back up to cap complete requests, at least one if `wait` and any is in flight.
+ * q->error.code tells how each went. The time in here and in tier_submit() is the tier's stall.
+ */
 NODISCARD enum err tier_wait(struct tier *t, bool wait, struct tier_request **done, size_t cap,
                              size_t *n_done, struct error *e);
 
