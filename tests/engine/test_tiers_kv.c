@@ -1,0 +1,249 @@
+/* KV rows under a byte budget, where a sequence's state leaves and comes back: exports, exact
+ * and deep resumes, input computed ahead; and a spill file that cannot be written or read. */
+#include <inttypes.h>
+
+#include "base/fault.h"
+#include "engine/kv_pages.h"
+#include "engine/model.h"
+#include "engine/seq.h"
+#include "tests/support/drive.h"
+#include "tests/support/test.h"
+
+#define MODEL GOLDEN "a_tiny/model"
+#define N_IDS 900 /* eight pages of rows of ratio 1 */
+
+static const struct engine_options EVERYTHING = {.precision = PRECISION_FAST,
+                                                 .digests = true,
+                                                 .no_weight_digest = true,
+                                                 .n_threads = 1,
+                                                 .chunk_tokens = 32};
+
+static uint64_t smallest(void)
+{
+    struct engine_tier t[ENGINE_MAX_TIERS];
+    struct engine *m = drive_open(MODEL, &EVERYTHING);
+    size_t n = engine_tiers(m, t);
+    engine_free(m);
+    assert_string_equal(t[n - 1].name, "kv");
+    return t[n - 1].minimum_bytes;
+}
+
+/* A budget for `n` sequences and no more pages than one needs. */
+static struct engine *open_small(uint64_t n)
+{
+    struct engine_options o = EVERYTHING;
+    o.kv_resident = smallest() * n;
+    return drive_open(MODEL, &o);
+}
+
+struct tape {
+    uint32_t ids[N_IDS];
+    struct segment segments[3];
+    struct tape_view view;
+};
+
+static void make_tape(struct tape *t)
+{
+    *t = (struct tape){.segments = {{0, 600, SEGMENT_INPUT, PREFILL_CED},
+                                    {600, 50, SEGMENT_GENERATED, PREFILL_CED},
+                                    {650, N_IDS - 650, SEGMENT_INPUT, PREFILL_CED}}};
+    drive_ids(t->ids, N_IDS, 4);
+    t->view = (struct tape_view){
+        .ids = t->ids, .n_ids = N_IDS, .segments = t->segments, .n_segments = 3};
+}
+
+static void run_tape(struct engine *m, const struct tape *t, struct seq *s, uint64_t stop,
+                     struct drive_state *out)
+{
+    struct seq_digest digests[3];
+    drive_tape(m, s, &t->view, stop, digests);
+    drive_export(m, s, out);
+}
+
+static void assert_same(const struct drive_state *a, const struct drive_state *b)
+{
+    assert_int_equal(a->n_tokens, b->n_tokens);
+    drive_assert_planes(a, b);
+    drive_assert_tip(a, b);
+    assert_true(a->digest.n_rows > 0);
+    assert_memory_equal(&a->digest, &b->digest, sizeof(a->digest));
+}
+
+static uint64_t n_cold(const struct seq *s)
+{
+    const struct kv *kv = &seq_of_const(s)->kv;
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < kv->shape->n_sources; i++)
+        n += kv->cold[i];
+    return n;
+}
+
+/* What is exported from the spill file is what was written; what is imported goes there. */
+static void test_resume(void **state)
+{
+    struct tape t;
+    struct drive_state half, all, some;
+    uint64_t n_replayed = 0;
+    (void)state;
+    make_tape(&t);
+    struct engine *m = drive_open(MODEL, &EVERYTHING), *small = open_small(4);
+    struct seq *s = drive_seq(m);
+    run_tape(m, &t, s, 650, &half);
+    run_tape(m, &t, s, N_IDS, &all);
+
+    struct seq *x = drive_seq(small);
+    run_tape(small, &t, x, 650, &some);
+    assert_true(n_cold(x) > 0);
+    assert_same(&half, &some);
+    drive_state_free(&some);
+
+    struct seq *exact = drive_import(small, &half); /* beside it */
+    assert_true(n_cold(exact) > 0);
+    run_tape(small, &t, exact, N_IDS, &some);
+    assert_same(&all, &some);
+    drive_state_free(&some);
+    seq_free(exact);
+
+    struct seq *deep = drive_rebuild(small, &half, &t.view, RESUME_DEEP, &n_replayed);
+    assert_true(n_replayed > 0 && n_cold(deep) > 0);
+    run_tape(small, &t, deep, N_IDS, &some);
+    assert_same(&all, &some);
+    drive_state_free(&some);
+
+    run_tape(small, &t, x, N_IDS, &some); /* the first is as good as it was */
+    assert_same(&all, &some);
+    drive_state_free(&some);
+    drive_state_free(&half);
+    drive_state_free(&all);
+    engine_free(m);
+    engine_free(small);
+}
+
+static void step_all(struct engine *m)
+{
+    struct engine_event events[8];
+    struct error e = {0};
+    size_t n = 0;
+    while (engine_has_work(m))
+        assert_ok(engine_step(m, events, 8, &n, &e), &e);
+}
+
+/* Rows that are computed ahead may be dropped, so they stay in memory while they can; what does
+ * not fit waits for its segment. Taken over or dropped, the bits are the same. */
+static void test_ahead(void **state)
+{
+    struct tape t;
+    struct drive_state all, some;
+    struct error e = {0};
+    (void)state;
+    make_tape(&t);
+    struct engine *m = drive_open(MODEL, &EVERYTHING);
+    struct seq *s = drive_seq(m);
+    run_tape(m, &t, s, N_IDS, &all);
+    engine_free(m);
+    for (int drop = 0; drop < 2; drop++) {
+        m = open_small(3);
+        s = drive_seq(m);
+        run_tape(m, &t, s, 650, &some);
+        drive_state_free(&some);
+        assert_ok(seq_ahead(s, t.ids + 650, N_IDS - 650, PREFILL_CED, &e), &e);
+        step_all(m);
+        assert_int_equal(seq_position(s), 650);
+        if (drop)
+            seq_ahead_drop(s);
+        run_tape(m, &t, s, N_IDS, &some);
+        assert_same(&all, &some);
+        drive_state_free(&some);
+        engine_free(m);
+    }
+    drive_state_free(&all);
+}
+
+/* ---- a spill file that fails --------------------------------------------------------------
+ */
+
+/* The error of the tape's first segment on a new sequence; OK when it ran. */
+static struct error try(struct engine *m, const struct tape *t)
+{
+    struct seq *s = drive_seq(m);
+    struct error e = {0}, failure = {0};
+    assert_ok(seq_input(s, t->ids, 600, PREFILL_CED, &e), &e);
+    while (engine_has_work(m)) {
+        struct engine_event events[8];
+        size_t n = 0;
+        assert_ok(engine_step(m, events, 8, &n, &e), &e);
+        for (size_t i = 0; i < n; i++)
+            if (events[i].kind == ENGINE_DONE && events[i].reason == END_FAILED)
+                failure = events[i].error;
+    }
+    seq_free(s);
+    return failure;
+}
+
+static void test_faults(void **state)
+{
+    static const struct {
+        const char *point, *says;
+        uint64_t n;
+        enum err code;
+    } FAULTS[] = {{"fs.write", "plane L", 1, ERR_LIMIT}, /* the disk is full */
+                  {"fs.write", "spill of KV rows", 4, ERR_LIMIT},
+                  {"tier.read", "plane L", 1, ERR_IO},
+                  {"tier.read", "spill of KV rows", 30, ERR_IO}};
+    struct tape t;
+    struct drive_state all, some;
+    (void)state;
+    make_tape(&t);
+    struct engine *m = drive_open(MODEL, &EVERYTHING);
+    run_tape(m, &t, drive_seq(m), N_IDS, &all);
+    engine_free(m);
+    m = open_small(1);
+    for (size_t i = 0; i < sizeof(FAULTS) / sizeof(*FAULTS); i++) {
+        fault_arm(FAULT_FAIL, FAULTS[i].point, FAULTS[i].n);
+        struct error e = try(m, &t);
+        assert_true(fault_disarm());
+        assert_int_equal(e.code, FAULTS[i].code);
+        if (!strstr(e.msg, FAULTS[i].says))
+            fail_msg("%s, want %s", e.msg, FAULTS[i].says);
+        struct seq *s = drive_seq(m); /* and the next one is well */
+        run_tape(m, &t, s, N_IDS, &some);
+        assert_same(&all, &some);
+        drive_state_free(&some);
+        seq_free(s);
+    }
+    engine_free(m);
+    drive_state_free(&all);
+}
+
+/* A page that changed on the disk is found out. */
+static void test_damage(void **state)
+{
+    struct tape t;
+    struct error e = {0};
+    uint8_t rows[256];
+    (void)state;
+    make_tape(&t);
+    struct engine *m = open_small(1);
+    struct seq *s = drive_seq(m);
+    drive_input(m, s, t.ids, 600, PREFILL_FULL);
+    struct kv *kv = &seq_of(s)->kv;
+    uint32_t source = kv->shape->n_sources - 1;
+    assert_true(kv->cold[source] > 0);
+    kv->page[source][0].seal++; /* as good as another content: the tag no longer fits */
+    assert_int_equal(seq_export_rows(s, 2 * source, 0, 1, rows, &e), ERR_CORRUPT);
+    assert_non_null(strstr(e.msg, "page 0: the spilled rows are damaged"));
+    kv->page[source][0].seal--;
+    assert_ok(seq_export_rows(s, 2 * source, 0, 1, rows, &e), &e);
+    engine_free(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_ahead),
+        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_damage),
+    };
+    return !!cmocka_run_group_tests(tests, NULL, NULL);
+}
