@@ -17,6 +17,7 @@ static const struct {
     {"parse", verb_parse, "model output to a message"},
     {"load", verb_load, "what a checkpoint holds, and whether it can run here"},
     {"score", verb_score, "logits of given tokens"},
+    {"key", verb_key, "the store's key file and its passphrase"},
     {"bench", verb_bench, "what saving and restoring state costs here"},
     {"verify-tape", verb_verify_tape, NULL}, /* started by the daemon: not listed */
     {"help", NULL, "this list"},

@@ -13,6 +13,7 @@
 #include "agentd/listen.h"
 #include "agentd/loop.h"
 #include "agentd/model_options.h"
+#include "agentd/passphrase.h"
 #include "agentd/settings.h"
 #include "agentd/store_thread.h"
 #include "agentd/turn.h"
@@ -30,12 +31,14 @@
 #define DEFAULT_RESIDENT 8
 #define DEFAULT_SAVE_EVERY 16384 /* store.md, "Blocks, tails, tips, packs" */
 
+/* In the order of enum store_encrypt. */
+static const char *const encrypt_names[] = {"as-is", "off", "on", NULL};
 static const char *const levels[] = {"error", "warn", "info", "debug", NULL};
 
 struct serve_options {
     struct model_options model;
-    const char *socket, *store, *log;
-    int log_level;
+    const char *socket, *store, *log, *key_file, *passphrase_file;
+    int log_level, encrypt;
     int64_t resident, save_every, block_tokens;
     uint64_t kv_quota;
     bool no_direct_io, http_fetch;
@@ -59,6 +62,14 @@ static const struct option table[] = {
      false},
     {"block-tokens", 0, OPTION_INT, AT(block_tokens), "N", 0, 1 << 20, NULL,
      "tokens of a block, for a new store (default 2048)", false},
+    {"encrypt", 0, OPTION_ENUM, AT(encrypt), "HOW", 0, 0, encrypt_names,
+     "encrypt saved model state from now on, or do not; the database is never encrypted "
+     "(default as-is: as this store was told last, a new one off)",
+     false},
+    {"key-file", 0, OPTION_STRING, AT(key_file), "FILE", 0, 0, NULL,
+     "master key, made for a new store (default: master.key in the XDG state folder)", false},
+    {"passphrase-file", 0, OPTION_STRING, AT(passphrase_file), "FILE", 0, 0, NULL,
+     "its first line is the passphrase of the key file (see agentd key)", false},
     {"buffered", 0, OPTION_FLAG, AT(no_direct_io), NULL, 0, 0, NULL, "no O_DIRECT for packs",
      false},
     {"http-fetch", 0, OPTION_FLAG, AT(http_fetch), NULL, 0, 0, NULL,
@@ -139,7 +150,12 @@ static enum err open_tools(struct service *s, struct error *e)
 {
     /* SQLite keeps recent pages, and so session text, in two files beside the database. */
     char wal[FS_PATH_BYTES], shm[FS_PATH_BYTES];
-    const char *const hidden[] = {s->db, wal, shm, s->packs, s->state, socket_to_hide(s), NULL};
+    const char *const more[] = {socket_to_hide(s), s->options.key_file,
+                                s->options.passphrase_file};
+    const char *hidden[9] = {s->db, wal, shm, s->packs, s->state};
+    for (size_t i = 0, n = 5; i < sizeof(more) / sizeof(*more); i++)
+        if (more[i])
+            hidden[n++] = more[i];
     const struct tools_config config = {.hidden = hidden, .may_fetch = s->options.http_fetch};
     enum err rc = fs_mkdir_p(s->spill, e);
 
@@ -164,17 +180,32 @@ static enum err open_store(struct service *s, const struct store_options *o, str
     }
 }
 
-static enum err open_all(struct service *s, struct error *e)
+static enum err open_store_with(struct service *s, struct keys_passphrase pass, struct error *e)
 {
     const struct store_options so = {.db_path = s->db,
                                      .packs_dir = s->packs,
                                      .state_dir = s->state,
+                                     .key_path = s->options.key_file,
+                                     .passphrase = pass,
+                                     .encrypt = (enum store_encrypt)s->options.encrypt,
                                      .block_tokens = (uint32_t)s->options.block_tokens,
                                      .quota_bytes = s->options.kv_quota,
                                      .no_direct_io = s->options.no_direct_io};
-    enum err rc;
+    return open_store(s, &so, e);
+}
 
-    if ((rc = listen_open(&s->listen, s->socket, e)) || (rc = open_store(s, &so, e)))
+static enum err open_all(struct service *s, struct error *e)
+{
+    struct buf line = BUF_INIT(PASSPHRASE_FILE_BYTES);
+    struct keys_passphrase pass;
+    enum err rc = listen_open(&s->listen, s->socket, e);
+
+    if (!rc)
+        rc = passphrase_read(s->options.passphrase_file, &line, &pass, e);
+    if (!rc)
+        rc = open_store_with(s, pass, e);
+    passphrase_wipe(&line);
+    if (rc)
         return rc;
     s->options.model.spill_dir = s->packs; /* the disk that is meant for rows */
     if ((rc = model_open(&s->options.model, &s->engine, e)))

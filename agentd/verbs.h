@@ -40,6 +40,7 @@ int verb_parse(int argc, char **argv);
 int verb_serve(int argc, char **argv);
 int verb_load(int argc, char **argv);
 int verb_score(int argc, char **argv);
+int verb_key(int argc, char **argv);
 int verb_bench(int argc, char **argv);
 int verb_verify_tape(int argc, char **argv);
 

@@ -17,8 +17,8 @@
  * was wrapped for is unreadable once that is gone everywhere: see namespace_erase in
  * store_internal.h.
  *
- * Passphrases are bytes, 1 to KEYS_MAX_PASSPHRASE of them. Any thread; the caller holds the
- * store's lock when it changes the file. */
+ * Passphrases are bytes, 1 to KEYS_MAX_PASSPHRASE of them. Any thread; the file
+ * may be replaced while the store is open. */
 #ifndef SESSIONS_KEYS_H
 #define SESSIONS_KEYS_H
 

@@ -150,7 +150,7 @@ static enum err run(struct store *st, const char *sql, struct error *e)
 
 #define LAYOUTS "(SELECT id FROM layouts WHERE namespace = ?1)"
 
-static enum err renew(struct store *st, struct store_namespace *fresh, struct error *e)
+static enum err drop_rows(struct store *st, struct error *e)
 {
     static const char *const drops[] = {
         "DELETE FROM heads WHERE layout IN " LAYOUTS,
@@ -164,9 +164,7 @@ static enum err renew(struct store *st, struct store_namespace *fresh, struct er
     enum err rc = txn_begin(&t, &st->db, e);
     for (size_t i = 0; i < sizeof drops / sizeof drops[0] && !rc; i++)
         rc = run(st, drops[i], e);
-    if (rc || (rc = make(st, fresh, e)) || (rc = write_row(st, fresh, e)))
-        return rc;
-    return txn_commit(&t, e);
+    return rc ? rc : txn_commit(&t, e);
 }
 
 enum err namespace_erase(struct store *st, uint64_t *n_packs, struct error *e)
@@ -174,13 +172,12 @@ enum err namespace_erase(struct store *st, uint64_t *n_packs, struct error *e)
     struct store_namespace fresh = st->space;
     uint64_t n = 0;
     st->n_collections++; /* plans made before are made again */
-    enum err rc = scan_erase(st, &n, e);
-    if (!rc)
-        rc = renew(st, &fresh, e);
-    if (!rc) {
+    st->n_freed = 0;     /* pack numbers may be used again */
+    st->freed_bytes = 0;
+    enum err rc = drop_rows(st, e);
+    if (!rc && !(rc = scan_erase(st, &n, e)) && !(rc = make(st, &fresh, e)) &&
+        !(rc = write_row(st, &fresh, e))) {
         st->space = fresh;
-        st->n_freed = 0;
-        st->freed_bytes = 0;
         rc = migrate_drop_copies(&st->db, e);
     }
     /* Free pages hold old bytes; only a new file has none. */
