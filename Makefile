@@ -153,8 +153,9 @@ $(FUZZ_REPLAY): $(B)/tests/fuzz/%: $(B)/obj/tests/fuzz/%.o $(FUZZ_MAIN_OBJ) $(SU
 check: tests ## build, then run every test and every fuzz corpus (no GPU needed)
 	$(Q)tests/run $(B)
 
-check-slow: tests ## the long tests: thousands of seeds and kills
+check-slow: tests ## the long tests: thousands of seeds and kills, comparisons with Python packages
 	$(Q)tests/run --slow $(B)
+	$(Q)tests/reference/run $(B)
 
 asan: ## the same tests under AddressSanitizer and UBSan
 	$(Q)$(MAKE) --no-print-directory VARIANT=asan OPT=-O1 check
