@@ -19,7 +19,8 @@ enum state {
     IN_TAG,   /* behind a DSML mark */
     IN_VALUE, /* of a parameter */
     AFTER_CALLS,
-    AFTER_EOS
+    AFTER_EOS,
+    STOPPED
 };
 
 /* Bytes that belong to the markup if a DSML mark follows and to the text if not: newlines, then
@@ -52,6 +53,7 @@ struct chat_parser {
     size_t n_bytes;
     struct buf text, thinking;
     size_t text_sent, thinking_sent; /* bytes that events were made of */
+    const char *stopped;             /* the stop string that came */
     struct chat_calls calls;
     uint32_t args_of; /* the call that events are about, and its bytes so far */
     size_t args_sent;
@@ -139,6 +141,41 @@ static enum err send(struct chat_parser *p, enum chat_event_kind kind, uint32_t 
     return p->options.on_event(p->options.user, &ev, e);
 }
 
+/* Bytes at the end of the answer that a stop string may go on. */
+static size_t held_for_stop(const struct chat_parser *p)
+{
+    const struct buf *b = &p->text;
+    size_t most = 0;
+    for (uint32_t i = 0; i < p->options.n_stop; i++) {
+        const char *stop = p->options.stop[i];
+        size_t n = strlen(stop) - 1, unsent = b->len - p->text_sent;
+        for (n = n < unsent ? n : unsent; n > most; n--)
+            if (!memcmp(b->data + b->len - n, stop, n))
+                most = n;
+    }
+    return most;
+}
+
+/* Ends the answer where a stop string is now its end: of several the one that began first. */
+static void look_for_stop(struct chat_parser *p)
+{
+    size_t longest = 0;
+    for (uint32_t i = 0; i < p->options.n_stop; i++) {
+        const char *stop = p->options.stop[i];
+        size_t n = strlen(stop);
+        if (n <= longest || n > p->text.len ||
+            memcmp(p->text.data + p->text.len - n, stop, n) != 0)
+            continue;
+        longest = n;
+        p->stopped = stop;
+    }
+    if (!p->stopped)
+        return;
+    p->text.len -= longest;
+    p->text.data[p->text.len] = '\0';
+    p->state = STOPPED;
+}
+
 /* Sends what a text buffer holds beyond *sent; whole characters only, unless all is asked for.
  */
 static enum err send_text(struct chat_parser *p, enum chat_event_kind kind, const struct buf *b,
@@ -146,6 +183,8 @@ static enum err send_text(struct chat_parser *p, enum chat_event_kind kind, cons
 {
     const uint8_t *news = (const uint8_t *)buf_str(b) + *sent;
     size_t n = b->len - *sent;
+    if (!all && kind == CHAT_TEXT)
+        n -= held_for_stop(p);
     if (!all)
         n -= utf8_open_tail(news, n);
     *sent += n;
@@ -156,7 +195,10 @@ static enum err send_texts(struct chat_parser *p, bool all, struct error *e)
 {
     bool all_thinking = all || p->state != IN_THINKING;
     enum err rc = send_text(p, CHAT_THINKING, &p->thinking, &p->thinking_sent, all_thinking, e);
-    bool all_text = all || p->state != IN_ANSWER;
+    /* A tag may turn out to be a stray one, and the answer, with what a stop string needs of
+     * it, goes on behind it. */
+    bool may_go_on = p->state == IN_ANSWER || (p->state == IN_TAG && p->options.n_stop);
+    bool all_text = all || !may_go_on;
     return rc ? rc : send_text(p, CHAT_TEXT, &p->text, &p->text_sent, all_text, e);
 }
 
@@ -202,7 +244,12 @@ static enum err put(struct chat_parser *p, uint8_t b, struct error *e)
         if (p->at_start && b == '\n')
             return OK;
         p->at_start = false;
-        return buf_add_byte(p->state == IN_THINKING ? &p->thinking : &p->text, b, e);
+        if (p->state == IN_THINKING)
+            return buf_add_byte(&p->thinking, b, e);
+        enum err rc = buf_add_byte(&p->text, b, e);
+        if (!rc && p->options.n_stop)
+            look_for_stop(p);
+        return rc;
     case IN_VALUE:
         return chat_calls_add_value(&p->calls, &b, 1, e);
     case IN_AREA:
@@ -211,6 +258,8 @@ static enum err put(struct chat_parser *p, uint8_t b, struct error *e)
     case AFTER_EOS:
         if (!is_white(b))
             note_junk(p);
+        return OK;
+    case STOPPED:
         return OK;
     }
     return OK;
@@ -462,7 +511,7 @@ static enum err close_tag(struct chat_parser *p, const struct chat_tag *tag, str
 static enum err begin_tag(struct chat_parser *p, bool is_ascii, struct error *e)
 {
     enum err rc = p->hold.partial ? release_hold(p, e) : OK;
-    if (rc)
+    if (rc || p->state == STOPPED)
         return rc;
     const struct hold h = p->hold;
     bool has_lt = h.n && h.bytes[0] == '<';
@@ -633,6 +682,11 @@ static enum err drain(struct chat_parser *p, bool at_end, struct error *e)
     struct chat_item item;
     enum err rc = OK;
     while (!rc && chat_lexer_next(&p->lexer, at_end, &item)) {
+        if (p->state == STOPPED) {
+            p->saw_eos =
+                p->saw_eos || (item.kind == CHAT_ITEM_MARK && item.mark == CHAT_MARK_EOS);
+            continue;
+        }
         if (item.kind == CHAT_ITEM_BYTE)
             rc = feed_byte(p, item.byte, e);
         else if (item.kind == CHAT_ITEM_MARK)
@@ -664,7 +718,7 @@ enum err chat_parser_finish(struct chat_parser *p, struct error *e)
     assert(!p->finished);
     enum err rc = drain(p, true, e);
     p->finished = true;
-    if (!rc && p->state != AFTER_EOS)
+    if (!rc && p->state != AFTER_EOS && p->state != STOPPED)
         rc = feed_eos(p, e);
     return rc ? rc : send_texts(p, true, e);
 }
@@ -705,6 +759,11 @@ bool chat_parser_thinking_open(const struct chat_parser *p)
 bool chat_parser_saw_eos(const struct chat_parser *p)
 {
     return p->saw_eos;
+}
+
+const char *chat_parser_stopped(const struct chat_parser *p)
+{
+    return p->stopped;
 }
 
 bool chat_parser_block_open(const struct chat_parser *p)

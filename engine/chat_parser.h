@@ -19,6 +19,10 @@
  * JSON object in valid UTF-8 with distinct keys (first wins). What comes after a finished block
  * is dropped. A call that never ended (is_complete false) is reported and must never be run.
  *
+ * Stop strings: where one appears in the answer, across whatever borders, the answer ends
+ * before it, and all that comes later is dropped unseen. Text that may be the beginning of one
+ * is held back until it is known.
+ *
  * Owned by one thread. Source: prompt.md, 14.1 and the list of faults behind it. */
 #ifndef ENGINE_CHAT_PARSER_H
 #define ENGINE_CHAT_PARSER_H
@@ -86,10 +90,12 @@ struct chat_call {
 struct chat_parser;
 
 struct chat_parser_options {
-    bool thinking;      /* the prompt ended with <think> */
-    bool literal;       /* bytes alone: spellings are ids */
-    size_t max_bytes;   /* most bytes of output; 0: 16 MiB */
-    uint32_t max_calls; /* most calls of one output; 0: 256 */
+    bool thinking;           /* the prompt ended with <think> */
+    bool literal;            /* bytes alone: spellings are ids */
+    size_t max_bytes;        /* most bytes of output; 0: 16 MiB */
+    uint32_t max_calls;      /* most calls of one output; 0: 256 */
+    const char *const *stop; /* borrowed; none is empty */
+    uint32_t n_stop;
     /* Called during feed and finish; a code other than OK stops and is returned. NULL: no
      * events. */
     enum err (*on_event)(void *user, const struct chat_event *ev, struct error *e);
@@ -121,6 +127,8 @@ const uint32_t *chat_parser_problems(const struct chat_parser *p);
 bool chat_parser_thinking_open(const struct chat_parser *p);
 /* EOS was fed. */
 bool chat_parser_saw_eos(const struct chat_parser *p);
+/* The stop string that ended the answer, or NULL. */
+const char *chat_parser_stopped(const struct chat_parser *p);
 /* Inside a call block or a call that has no end: an output cut here must not run its calls. */
 bool chat_parser_block_open(const struct chat_parser *p);
 /* The model tried to call but some call of it was lost or nothing came of it (a tag that could

@@ -73,12 +73,16 @@ enum err draft_propose(struct model *m, struct model_seq *s, uint32_t anchor,
                                             .round = m->rounding.value});
     forward_product(m, &m->weights.head, b->y, b->logits, n, K_EXACT);
     *out = (struct draft){.n = n, .logits = b->logits};
+    struct constrain_state calls = s->work.calls; /* the guesses have to fit the run, too */
     for (uint32_t i = 0; i < n; i++) {
         uint32_t before = i ? out->ids[i - 1] : anchor;
         if ((rc = head(m, i, before, &out->confidence[i], e)) ||
-            (rc = sample_token(how, b->logits + (size_t)i * c->vocab_size, c->vocab_size,
-                               s->kv.n_tokens + 1 + i, m->sampler, &out->ids[i], e)))
+            (rc =
+                 sample_token(how, &calls, b->logits + (size_t)i * c->vocab_size, c->vocab_size,
+                              s->kv.n_tokens + 1 + i, m->sampler, &out->ids[i], e)))
             return err_wrap(e, rc, "draft %u", i);
+        if (how->rules)
+            constrain_feed(how->rules, &calls, out->ids[i]);
     }
     return OK;
 }

@@ -136,6 +136,35 @@ struct sampling {
     float top_p;       /* 1: off */
     uint32_t top_k;    /* 0: off */
     float min_p;       /* 0: off */
+
+    /* All that follows may be zero, and is borrowed until the run's ENGINE_DONE. */
+    const struct logit_bias *bias; /* added to logits, ids ascending */
+    uint32_t n_bias;
+    const struct call_rules *rules; /* keeps tool calls well formed: engine/constrain.h */
+    /* The run ends with the token in which one of these appears in the answer (not in thinking
+     * or calls, as struct chat_parser sees them). */
+    const char *const *stop;
+    uint32_t n_stop;
+    bool thinking;         /* for stop: the run begins in thinking */
+    uint32_t top_logprobs; /* most likely tokens to report for each sampled one, + 1; 0: off */
+};
+
+struct logit_bias {
+    uint32_t id;
+    float value;
+};
+
+/* Natural logarithms of the model's own probabilities, before bias, temperature and cuts. */
+#define SAMPLE_MAX_LOGPROBS 20
+
+struct token_logprobs {
+    uint32_t id;
+    float logprob;
+    uint32_t n_top;
+    struct {
+        uint32_t id;
+        float logprob;
+    } top[SAMPLE_MAX_LOGPROBS]; /* the most likely first */
 };
 
 struct generate_options {
@@ -145,11 +174,14 @@ struct generate_options {
     uint64_t n_given;
     bool end_with_given; /* forced mode: close the run after the given ids, sample nothing */
     bool resumes;        /* goes on with the generated segment that ends at the position now */
+    const uint32_t *before; /* with resumes: that segment's ids so far, for rules and stop */
+    uint64_t n_before;
 };
 
 /* Queues a generated segment: every layer runs on every token, the last one and EOS included.
- * The first sampled id comes from the logits of the last computed row. Ends after EOS, after
- * max_tokens, after the given ids (end_with_given), or on cancel. Errors as seq_input. */
+ * The first sampled id comes from the logits of the last computed row. Ends after EOS, a stop
+ * string or max_tokens, after the given ids (end_with_given), or on cancel. Errors as
+ * seq_input. */
 NODISCARD enum err seq_generate(struct seq *s, const struct generate_options *g,
                                 struct error *e);
 
@@ -181,6 +213,7 @@ enum end_reason {
     END_SEGMENT,   /* input, given ids or rebuild complete */
     END_EOS,       /* EOS sampled and computed */
     END_LENGTH,    /* max_tokens, or the context is full */
+    END_STOP,      /* a stop string came, and its last token is computed */
     END_CANCELLED, /* seq_cancel */
     END_FAILED     /* see error; the sequence is only good for seq_free */
 };
@@ -197,7 +230,10 @@ struct engine_event {
     uint32_t n_ids;                 /* ENGINE_TOKENS */
     uint32_t ids[ENGINE_EVENT_IDS]; /* tape positions position.. of the newest run */
     uint64_t first_position;        /* tape position of ids[0] */
-    struct error error;             /* END_FAILED */
+    uint32_t n_guessed, n_right;    /* of draft tokens checked in this step, and good ones */
+    /* [n_ids] when sampling.top_logprobs asks for it, else NULL. The receiver frees. */
+    struct token_logprobs *logprobs;
+    struct error error; /* END_FAILED */
 };
 
 /* True while any sequence has work. */

@@ -5,19 +5,30 @@
 
 #include "engine/engine.h"
 
+struct constrain_state;
+
 struct sampler_entry {
     double p;
     uint32_t id;
 };
 
-/* Temperature, then min-p, top-k and top-p, in this order; temperature 0 takes the largest
- * logit. Equal logits: lower id first. scratch [n]. ERR_FORMAT, naming the id, if a logit is
- * NaN or infinite: a broken model must not turn into a stream of one token. */
-NODISCARD enum err sample_token(const struct sampling *s, const float *logits, uint32_t n,
-                                uint64_t position, struct sampler_entry *scratch, uint32_t *id,
-                                struct error *e);
+/* Bias, then temperature, min-p, top-k and top-p, in this order; temperature 0 takes the
+ * largest logit. Equal logits: lower id first. `calls` is where the run's tool calls are (with
+ * s->rules; else NULL): ids that it does not allow have no part in any of this, and what is
+ * syntax to it is taken greedily. scratch [n]. ERR_FORMAT, naming the id, if a logit is NaN or
+ * infinite: a broken model must not turn into a stream of one token; and if no id is allowed,
+ * which no vocabulary that has every byte can come to. */
+NODISCARD enum err sample_token(const struct sampling *s, const struct constrain_state *calls,
+                                const float *logits, uint32_t n, uint64_t position,
+                                struct sampler_entry *scratch, uint32_t *id, struct error *e);
 
-/* ERR_INVAL names the field: temperature finite and >= 0, top_p in (0, 1], min_p in [0, 1]. */
+/* The probability that the model itself gave id, and its n_top most likely tokens (at most
+ * SAMPLE_MAX_LOGPROBS and n). logits [n], finite. */
+void sample_logprobs(const float *logits, uint32_t n, uint32_t id, uint32_t n_top,
+                     struct token_logprobs *out);
+
+/* ERR_INVAL names the field: temperature finite and >= 0, top_p in (0, 1], min_p in [0, 1],
+ * bias finite with ascending ids, stop strings not empty, at most SAMPLE_MAX_LOGPROBS + 1. */
 NODISCARD enum err sampling_check(const struct sampling *s, struct error *e);
 
 #endif

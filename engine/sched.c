@@ -244,6 +244,8 @@ static enum err step_given(struct event_list *l, struct model_seq *s, struct err
         finish(l, s, END_SEGMENT);
     else if (q->ids[q->n_ids - 1] == model_of_seq(s)->config.eos_id)
         finish(l, s, END_EOS);
+    else if (q->stops)
+        finish(l, s, END_STOP);
     else if (q->n_new == q->max_tokens)
         finish(l, s, END_LENGTH);
     return OK;
@@ -262,15 +264,41 @@ static enum err last_logits(struct model *m, struct model_seq *s, struct error *
     return OK;
 }
 
+/* Draws the run's next token at this position from a row of logits, and notes it. */
+static enum err draw(struct model *m, struct queued *q, const float *row, uint64_t position,
+                     uint32_t *id, struct error *e)
+{
+    enum err rc = sample_token(&q->sampling, &q->calls, row, m->config.vocab_size, position,
+                               m->sampler, id, e);
+    return rc ? rc : seq_note_id(q, *id, e);
+}
+
+/* Room for what the model thought of n tokens; *out stays NULL where nobody asks. */
+static enum err want_logprobs(const struct queued *q, uint32_t n, struct token_logprobs **out,
+                              struct error *e)
+{
+    if (!q->sampling.top_logprobs)
+        return OK;
+    *out = calloc(n, sizeof(**out));
+    return *out ? OK : err_set(e, ERR_NOMEM, "logprobs");
+}
+
 static enum err sample_next(struct event_list *l, struct model_seq *s, struct error *e)
 {
     struct model *m = model_of_seq(s);
     struct queued *q = &s->work;
+    struct token_logprobs *logprobs = NULL;
     uint32_t id = 0;
     enum err rc = last_logits(m, s, e);
-    if (rc || (rc = sample_token(&q->sampling, m->logits_row, m->config.vocab_size,
-                                 s->kv.n_tokens, m->sampler, &id, e)))
+    if (rc || (rc = want_logprobs(q, 1, &logprobs, e)))
         return rc;
+    if ((rc = draw(m, q, m->logits_row, s->kv.n_tokens, &id, e))) {
+        free(logprobs);
+        return rc;
+    }
+    if (logprobs)
+        sample_logprobs(m->logits_row, m->config.vocab_size, id, q->sampling.top_logprobs - 1,
+                        logprobs);
     q->has_next = true;
     q->next = id;
     q->n_new++;
@@ -278,6 +306,7 @@ static enum err sample_next(struct event_list *l, struct model_seq *s, struct er
     ev->first_position = s->kv.n_tokens;
     ev->n_ids = 1;
     ev->ids[0] = id;
+    ev->logprobs = logprobs;
     return OK;
 }
 
@@ -288,7 +317,7 @@ static enum err sample_next(struct event_list *l, struct model_seq *s, struct er
 static uint32_t n_guesses(const struct model *m, const struct queued *q)
 {
     uint64_t left = q->max_tokens - q->n_new;
-    if (q->cancelled) /* what was reported is computed, nothing more */
+    if (q->cancelled || q->stops) /* what was reported is computed, nothing more */
         return 0;
     return left < m->draft_tokens ? (uint32_t)left : m->draft_tokens;
 }
@@ -302,20 +331,22 @@ struct verdict {
 
 /* Draws the token of every position as if there were no guesses, up to the first wrong one. */
 static enum err judge(struct model *m, struct model_seq *s, const struct draft *d,
-                      struct verdict *v, struct error *e)
+                      struct verdict *v, struct token_logprobs *logprobs, struct error *e)
 {
-    const struct queued *q = &s->work;
+    struct queued *q = &s->work;
     uint32_t vocab = m->config.vocab_size;
     *v = (struct verdict){0};
     for (;;) {
-        bool at_end = v->n_right && d->ids[v->n_right - 1] == m->config.eos_id;
+        bool at_end = v->n_right && (q->stops || d->ids[v->n_right - 1] == m->config.eos_id);
         if (at_end || q->n_new + v->n_right == q->max_tokens)
             return OK;
-        enum err rc =
-            sample_token(&q->sampling, m->work->logits + (size_t)v->n_right * vocab, vocab,
-                         s->kv.n_tokens + 1 + v->n_right, m->sampler, &v->next, e);
+        const float *row = m->work->logits + (size_t)v->n_right * vocab;
+        enum err rc = draw(m, q, row, s->kv.n_tokens + 1 + v->n_right, &v->next, e);
         if (rc)
             return rc;
+        if (logprobs)
+            sample_logprobs(row, vocab, v->next, q->sampling.top_logprobs - 1,
+                            &logprobs[v->n_right]);
         if (v->n_right == d->n || v->next != d->ids[v->n_right]) {
             v->has_next = true;
             return OK;
@@ -325,9 +356,9 @@ static enum err judge(struct model *m, struct model_seq *s, const struct draft *
 }
 
 /* The reported token and the guesses behind it in one run, of which the right ones are kept.
- * Nothing has happened where this fails. */
+ * Nothing has happened where this fails, but for a run that fails with it. */
 static enum err check_drafts(struct model_seq *s, const struct draft *d, struct verdict *v,
-                             struct error *e)
+                             struct token_logprobs *logprobs, struct error *e)
 {
     struct model *m = model_of_seq(s);
     const struct queued *q = &s->work;
@@ -341,12 +372,28 @@ static enum err check_drafts(struct model_seq *s, const struct draft *d, struct 
     if (rc)
         return rc;
     assert(n_out == r.n); /* every layer runs on generated tokens */
-    if ((rc = forward_logits(m, m->work->h, n_out, e)) || (rc = judge(m, s, d, v, e)))
+    if ((rc = forward_logits(m, m->work->h, n_out, e)) || (rc = judge(m, s, d, v, logprobs, e)))
         return rc;
     for (uint32_t i = 0; i <= v->n_right; i++)
         see_row(m, s, r.pos0 + i, m->work->logits + (size_t)i * m->config.vocab_size, &digest);
     keep(s, &r, 1 + v->n_right, m->work->h + (size_t)v->n_right * m->config.dim, &digest);
     return OK;
+}
+
+/* The step's guesses and what became of them, as one event. */
+static void report_drafted(struct event_list *l, struct model_seq *s, const struct draft *d,
+                           const struct verdict *v, uint64_t first,
+                           struct token_logprobs *logprobs)
+{
+    struct engine_event *ev = add_event(l, s, ENGINE_TOKENS);
+    ev->first_position = first;
+    ev->n_ids = v->n_right + v->has_next;
+    ev->n_guessed = d->n;
+    ev->n_right = v->n_right;
+    ev->logprobs = logprobs;
+    memcpy(ev->ids, d->ids, v->n_right * sizeof(*ev->ids));
+    if (v->has_next)
+        ev->ids[v->n_right] = v->next;
 }
 
 static enum err step_drafted(struct event_list *l, struct model_seq *s, uint32_t n,
@@ -355,26 +402,31 @@ static enum err step_drafted(struct event_list *l, struct model_seq *s, uint32_t
     struct model *m = model_of_seq(s);
     struct queued *q = &s->work;
     uint64_t first = s->kv.n_tokens + 1;
+    struct token_logprobs *logprobs = NULL;
     struct draft d;
     struct verdict v;
-    enum err rc = draft_propose(m, s, q->next, &q->sampling, n, &d, e);
-    if (rc || (rc = check_drafts(s, &d, &v, e)))
+    enum err rc = want_logprobs(q, n + 1, &logprobs, e);
+    if (!rc)
+        rc = draft_propose(m, s, q->next, &q->sampling, n, &d, e);
+    if (!rc)
+        rc = check_drafts(s, &d, &v, logprobs, e);
+    if (rc) {
+        free(logprobs);
         return rc == ERR_CANCELLED ? OK : rc;
+    }
     m->n_guessed += d.n;
     m->n_guessed_right += v.n_right;
     q->n_new += v.n_right + v.has_next;
     q->has_next = v.has_next;
     q->next = v.next;
-    struct engine_event *ev = add_event(l, s, ENGINE_TOKENS);
-    ev->first_position = first;
-    ev->n_ids = v.n_right + v.has_next;
-    memcpy(ev->ids, d.ids, v.n_right * sizeof(*ev->ids));
+    bool stops = q->stops;
+    report_drafted(l, s, &d, &v, first, logprobs);
     if (v.has_next)
-        ev->ids[v.n_right] = v.next;
-    else if (d.ids[v.n_right - 1] == m->config.eos_id)
+        return OK;
+    if (d.ids[v.n_right - 1] == m->config.eos_id)
         finish(l, s, END_EOS);
     else
-        finish(l, s, END_LENGTH);
+        finish(l, s, stops ? END_STOP : END_LENGTH);
     return OK;
 }
 
@@ -385,6 +437,7 @@ static enum err step_generate(struct event_list *l, struct model_seq *s, struct 
         return sample_next(l, s, e);
     uint32_t id = q->next, eos = model_of_seq(s)->config.eos_id;
     uint32_t guesses = id == eos ? 0 : n_guesses(model_of_seq(s), q);
+    bool stops = q->stops;
     if (guesses)
         return step_drafted(l, s, guesses, e);
     bool fresh = !q->resumes && q->n_new == 1;
@@ -394,6 +447,8 @@ static enum err step_generate(struct event_list *l, struct model_seq *s, struct 
     q->has_next = false;
     if (id == eos)
         finish(l, s, END_EOS);
+    else if (stops)
+        finish(l, s, END_STOP);
     else if (q->n_new == q->max_tokens)
         finish(l, s, END_LENGTH);
     else if (q->cancelled)

@@ -37,6 +37,7 @@ enum err model_seq_new(struct engine *engine, struct seq **out, struct error *e)
 void seq_drop_work(struct model_seq *s)
 {
     free(s->work.ids);
+    stop_watch_free(s->work.stop);
     s->work = (struct queued){0};
 }
 
@@ -146,6 +147,25 @@ enum err model_seq_input(struct seq *seq, const uint32_t *ids, uint64_t n,
     return OK;
 }
 
+enum err seq_note_id(struct queued *q, uint32_t id, struct error *e)
+{
+    if (q->sampling.rules)
+        constrain_feed(q->sampling.rules, &q->calls, id);
+    return stop_watch_feed(q->stop, id, &q->stops, e);
+}
+
+/* What watches over the text of a run, up to the ids that are known. */
+static enum err start_watching(struct queued *q, const struct generate_options *g,
+                               const struct tokenizer *t, struct error *e)
+{
+    enum err rc = g->end_with_given ? OK : stop_watch_new(&q->stop, &q->sampling, t, e);
+    for (uint64_t i = 0; i < g->n_before && !rc && !g->end_with_given; i++)
+        rc = seq_note_id(q, g->before[i], e);
+    for (uint64_t i = 0; i < g->n_given && !rc && !g->end_with_given; i++)
+        rc = seq_note_id(q, g->given[i], e);
+    return rc;
+}
+
 enum err model_seq_generate(struct seq *seq, const struct generate_options *g, struct error *e)
 {
     struct model_seq *s = seq_of(seq);
@@ -174,8 +194,12 @@ enum err model_seq_generate(struct seq *seq, const struct generate_options *g, s
                        .end_with_given = g->end_with_given,
                        .resumes = g->resumes};
     if ((rc = kv_reserve(&s->kv, s->kv.n_tokens + want, e)) ||
-        (rc = copy_ids(&q, g->given, g->n_given, e)))
+        (rc = copy_ids(&q, g->given, g->n_given, e)) ||
+        (rc = start_watching(&q, g, m->tokenizer, e))) {
+        free(q.ids);
+        stop_watch_free(q.stop);
         return rc;
+    }
     memcpy(q.lo, s->kv.lo, sizeof(q.lo));
     memcpy(q.from, q.lo, sizeof(q.from));
     s->work = q;

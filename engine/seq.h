@@ -3,8 +3,10 @@
 #ifndef ENGINE_SEQ_H
 #define ENGINE_SEQ_H
 
+#include "engine/constrain.h"
 #include "engine/model.h"
 #include "engine/resume.h"
+#include "engine/stop.h"
 
 struct ahead;
 struct run;
@@ -22,7 +24,10 @@ struct queued {
     struct open_segment segment; /* WORK_INPUT: becomes the sequence's with the first chunk */
     uint64_t from[N_LAYER_CLASSES], lo[N_LAYER_CLASSES];
 
-    struct sampling sampling; /* WORK_GENERATE */
+    struct sampling sampling;     /* WORK_GENERATE */
+    struct constrain_state calls; /* where the run is, `next` included */
+    struct stop_watch *stop;      /* NULL: nothing stops it */
+    bool stops;                   /* with `next`, or with the last given id */
     uint64_t max_tokens, n_new;
     bool end_with_given, resumes;
     bool has_next;
@@ -95,5 +100,7 @@ NODISCARD enum err seq_run(struct model_seq *s, const struct run *r, bool fresh,
 
 /* Forgets the queued work. */
 void seq_drop_work(struct model_seq *s);
+/* id is the run's next one: for what watches over its text. ERR_LIMIT, ERR_NOMEM. */
+NODISCARD enum err seq_note_id(struct queued *q, uint32_t id, struct error *e);
 
 #endif

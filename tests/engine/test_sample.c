@@ -12,7 +12,7 @@ static uint32_t draw(const struct sampling *s, const float *logits, uint64_t pos
     struct sampler_entry scratch[N];
     struct error e = {0};
     uint32_t id = UINT32_MAX;
-    assert_ok(sample_token(s, logits, N, position, scratch, &id, &e), &e);
+    assert_ok(sample_token(s, NULL, logits, N, position, scratch, &id, &e), &e);
     return id;
 }
 
@@ -107,7 +107,7 @@ static void test_broken_logits(void **state)
         struct error e = {0};
         uint32_t id = 77;
         logits[5] = bad[i];
-        assert_int_equal(sample_token(&s, logits, N, 12, scratch, &id, &e), ERR_FORMAT);
+        assert_int_equal(sample_token(&s, NULL, logits, N, 12, scratch, &id, &e), ERR_FORMAT);
         assert_non_null(strstr(e.msg, "position 12"));
         assert_non_null(strstr(e.msg, "id 5"));
         assert_int_equal(id, 77);

@@ -1,7 +1,8 @@
 /* text_lines MODEL: the text side of the engine over JSON lines, for tests/reference. Each line
  * of stdin is an object and gets one of stdout:
  *
- *     {"text": S}                             {"ids": plain, "special": with added tokens matched}
+ *     {"text": S}                             {"ids": plain, "special": with added tokens
+ * matched}
  *     {"messages": [...], "thinking": bool, "drop": bool, "effort": N}   {"text", "ids"}
  *
  * or {"error": message}. */
@@ -61,7 +62,8 @@ static enum err render(const struct context *c, const json_t *in, json_t **out, 
 
 static void answer(const struct context *c, const char *line, size_t n)
 {
-    const struct json_limits limits = {.max_bytes = MAX_BYTES, .max_depth = 64, .allow_nul = true};
+    const struct json_limits limits = {
+        .max_bytes = MAX_BYTES, .max_depth = 64, .allow_nul = true};
     json_auto_t *in = NULL, *out = NULL;
     struct error e = {0};
     enum err rc = json_parse(line, n, &limits, &in, &e);
@@ -82,8 +84,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: text_lines MODEL < requests\n");
         return 2;
     }
-    if (tokenizer_open(&c.tokenizer, argv[1], &e) ||
-        chat_ids_find(&c.ids, c.tokenizer, &e)) {
+    if (tokenizer_open(&c.tokenizer, argv[1], &e) || chat_ids_find(&c.ids, c.tokenizer, &e)) {
         fprintf(stderr, "text_lines: %s\n", e.msg);
         return 1;
     }
