@@ -1,5 +1,6 @@
 /* agentctl run and send: a prompt, to a new session or to one that is there. */
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -21,10 +22,11 @@ static const char *const mode_names[] = {"ced", "ced-report", "full", NULL};
 struct run_options {
     struct cli_options cli; /* first */
     bool detach;
-    const char *name, *folder, *system, *tools, *effort, *forced, *allow, *ask, *deny;
+    const char *name, *folder, *system, *tools, *effort, *forced, *allow, *ask, *deny, *stop,
+        *bias;
     int approve, thinking, mode;
-    int64_t max_steps, max_tokens, seed;
-    double temperature, top_p;
+    int64_t max_steps, max_tokens, seed, top_k, logprobs;
+    double temperature, top_p, min_p;
 };
 
 #define OPT(field) offsetof(struct run_options, field)
@@ -56,6 +58,16 @@ static const struct option run_table[] = {
     {"temperature", 0, OPTION_FLOAT, OPT(temperature), "T", .min = 0, .max = 100,
      .help = "0: greedy"},
     {"top-p", 0, OPTION_FLOAT, OPT(top_p), "P", .min = 0, .max = 1, .help = "nucleus"},
+    {"top-k", 0, OPTION_INT, OPT(top_k), "K", .min = 0, .max = 1 << 24,
+     .help = "most tokens to choose from (0: all)"},
+    {"min-p", 0, OPTION_FLOAT, OPT(min_p), "P", .min = 0, .max = 1,
+     .help = "least share of the best token's probability"},
+    {"stop", 0, OPTION_STRING, OPT(stop), "TEXT",
+     .help = "end the answer in front of it; several: a JSON array of strings"},
+    {"logit-bias", 0, OPTION_STRING, OPT(bias), "ID=N,...",
+     .help = "what to add to tokens' logits, -100..100"},
+    {"logprobs", 0, OPTION_INT, OPT(logprobs), "N", .min = 0, .max = 20,
+     .help = "record how likely each token and N others were"},
     {"mode", 0, OPTION_ENUM, OPT(mode), "MODE", .choices = mode_names, .help = "prefill"},
 };
 
@@ -186,6 +198,63 @@ static void add_rules(json_t *list, const char *verdict, const char *rules)
         json_array_append_new(list, json_sprintf("%s %s", verdict, rules));
 }
 
+/* One stop string, or a JSON array of them. */
+static enum err set_stop(json_t *params, const char *stop, struct error *e)
+{
+    const struct json_limits limits = {MAX_INPUT, 2, false};
+    json_t *list = NULL;
+    if (stop[0] == '[') {
+        enum err rc = json_parse(stop, strlen(stop), &limits, &list, e);
+        if (rc)
+            return err_wrap(e, ERR_INVAL, "--stop");
+    } else if (!(list = json_pack("[s]", stop))) {
+        return err_set(e, ERR_INVAL, "--stop: not UTF-8");
+    }
+    json_object_set_new(params, "stop", list);
+    return OK;
+}
+
+/* ID=N,ID=N: the daemon looks at the ids. */
+static enum err set_bias(json_t *params, const char *list, struct error *e)
+{
+    json_t *map = json_object();
+    json_object_set_new(params, "logitBias", map);
+    for (const char *at = list; *at;) {
+        char id[16] = "", *end = NULL;
+        size_t n = strcspn(at, "=,");
+        if (at[n] == '=' && n < sizeof id) {
+            memcpy(id, at, n);
+            double value = strtod(at + n + 1, &end);
+            if (end > at + n + 1 && (*end == ',' || !*end) && isfinite(value))
+                json_object_set_new(map, id, json_real(value));
+        }
+        if (!end || (*end && *end != ',') || !json_object_get(map, id))
+            return err_set(e, ERR_INVAL, "--logit-bias: want ID=NUMBER,... at \"%.40s\"", at);
+        at = *end ? end + 1 : end;
+    }
+    return OK;
+}
+
+static enum err sampling_params(const struct run_options *o, const struct options *seen,
+                                json_t *p, struct error *e)
+{
+    const struct command *c = &cli_run_command;
+    if (options_has(c, seen, "seed"))
+        json_object_set_new(p, "seed", json_integer(o->seed));
+    if (options_has(c, seen, "temperature"))
+        json_object_set_new(p, "temperature", json_real(o->temperature));
+    if (options_has(c, seen, "top-p"))
+        json_object_set_new(p, "topP", json_real(o->top_p));
+    if (options_has(c, seen, "top-k"))
+        json_object_set_new(p, "topK", json_integer(o->top_k));
+    if (options_has(c, seen, "min-p"))
+        json_object_set_new(p, "minP", json_real(o->min_p));
+    if (options_has(c, seen, "logprobs"))
+        json_object_set_new(p, "topLogprobs", json_integer(o->logprobs));
+    enum err rc = o->stop ? set_stop(p, o->stop, e) : OK;
+    return rc || !o->bias ? rc : set_bias(p, o->bias, e);
+}
+
 /* Only what was said: the daemon's defaults are the daemon's. */
 static enum err new_params(const struct run_options *o, const struct options *seen, json_t *p,
                            struct error *e)
@@ -216,13 +285,8 @@ static enum err new_params(const struct run_options *o, const struct options *se
         json_object_set_new(p, "maxSteps", json_integer(o->max_steps));
     if (options_has(c, seen, "max-tokens"))
         json_object_set_new(p, "maxTokens", json_integer(o->max_tokens));
-    if (options_has(c, seen, "seed"))
-        json_object_set_new(p, "seed", json_integer(o->seed));
-    if (options_has(c, seen, "temperature"))
-        json_object_set_new(p, "temperature", json_real(o->temperature));
-    if (options_has(c, seen, "top-p"))
-        json_object_set_new(p, "topP", json_real(o->top_p));
-    return workspace(o->folder, p, e);
+    enum err rc = sampling_params(o, seen, p, e);
+    return rc ? rc : workspace(o->folder, p, e);
 }
 
 /* ---- doing it ------------------------------------------------------------------- */

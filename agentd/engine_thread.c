@@ -109,6 +109,7 @@ static void handle(struct engine_thread *t, const struct engine_note *n, bool en
     } else if (!ending) {
         t->listener.event(n, t->listener.arg);
     }
+    free(n->event.logprobs); /* the listener has copied what it wants of them */
 }
 
 void engine_thread_free(struct engine_thread *t)
@@ -123,8 +124,10 @@ void engine_thread_free(struct engine_thread *t)
     queue_close(t->jobs);
     /* The thread may be inside a last step and wait for room to post its events. */
     while (queue_pop(t->notes, &n, 0) == OK)
-        continue;
+        free(n.event.logprobs);
     pthread_join(t->thread, NULL);
+    while (queue_pop(t->notes, &n, 0) == OK)
+        free(n.event.logprobs);
     free_queues(t);
 }
 

@@ -15,6 +15,8 @@ static const struct {
     {"ahead", offsetof(struct ledger, ahead)},
     {"decoded", offsetof(struct ledger, decoded)},
     {"reasoning", offsetof(struct ledger, reasoning)},
+    {"drafts_proposed", offsetof(struct ledger, drafts_proposed)},
+    {"drafts_accepted", offsetof(struct ledger, drafts_accepted)},
     {"replayed", offsetof(struct ledger, replayed)},
     {"bytes_read", offsetof(struct ledger, bytes_read)},
     {"bytes_written", offsetof(struct ledger, bytes_written)},

@@ -39,7 +39,9 @@ struct ledger {
     uint64_t ahead;      /* outside the sum: of prefilled, computed while tools still ran */
     uint64_t decoded;    /* new output */
     uint64_t reasoning;  /* of these, inside thinking */
-    uint64_t replayed;   /* outside the sum: run again by a resume, overlaps restored */
+    uint64_t drafts_proposed; /* guesses of the draft layers that were checked */
+    uint64_t drafts_accepted; /* of these, what the model itself chose: decoded tokens */
+    uint64_t replayed;        /* outside the sum: run again by a resume, overlaps restored */
     uint64_t bytes_read;
     /* By state commits. The one at the turn's end begins after its answer and is added to the
      * stored ledger when it is done: session/wait may be answered before. */

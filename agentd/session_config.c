@@ -5,14 +5,13 @@
 
 #include "base/json.h"
 #include "engine/chat.h"
+#include "engine/constrain.h"
 #include "tools/rules.h"
 #include "tools/schema.h"
 #include "tools/tools.h"
 
 #define DEFAULT_MAX_STEPS 256
 #define DEFAULT_MAX_TOKENS 65536
-#define DEFAULT_TEMPERATURE 1.0 /* model card */
-#define DEFAULT_TOP_P 0.95
 #define MAX_CONFIG_BYTES ((size_t)8 << 20)
 
 static const char *const approve_names[] = {"ask", "never", "auto", NULL};
@@ -135,24 +134,16 @@ static enum err make_rules(const json_t *list, struct rules **out, struct error 
 
 /* ---- the rest --------------------------------------------------------------------- */
 
-static enum err read_limits(const json_t *params, uint64_t draw, json_t *c, struct error *e)
+static enum err read_limits(const json_t *params, json_t *c, struct error *e)
 {
     int64_t steps = DEFAULT_MAX_STEPS, tokens = DEFAULT_MAX_TOKENS;
-    int64_t seed = (int64_t)(draw >> 1);
-    double temperature = DEFAULT_TEMPERATURE, top_p = DEFAULT_TOP_P;
     enum err rc;
 
     if ((rc = json_opt_int(params, "maxSteps", 1, 100000, &steps, e)) ||
-        (rc = json_opt_int(params, "maxTokens", 1, INT64_C(1) << 31, &tokens, e)) ||
-        (rc = json_opt_int(params, "seed", 0, INT64_MAX, &seed, e)) ||
-        (rc = json_opt_num(params, "temperature", 0, 100, &temperature, e)) ||
-        (rc = json_opt_num(params, "topP", 1e-6, 1, &top_p, e)))
+        (rc = json_opt_int(params, "maxTokens", 1, INT64_C(1) << 31, &tokens, e)))
         return rc;
     json_object_set_new(c, "maxSteps", json_integer(steps));
     json_object_set_new(c, "maxTokens", json_integer(tokens));
-    json_object_set_new(c, "seed", json_integer(seed));
-    json_object_set_new(c, "temperature", json_real(temperature));
-    json_object_set_new(c, "topP", json_real(top_p));
     return OK;
 }
 
@@ -205,8 +196,8 @@ enum err session_config_from_params(const json_t *params, uint64_t draw, bool ma
     json_auto_t *c = json_object(), *functions = NULL, *client_names = json_array();
     enum err rc;
 
-    if ((rc = read_modes(params, c, e)) || (rc = read_limits(params, draw, c, e)) ||
-        (rc = read_rules(params, c, e)) ||
+    if ((rc = read_modes(params, c, e)) || (rc = read_limits(params, c, e)) ||
+        (rc = sampling_config_read(params, draw, c, e)) || (rc = read_rules(params, c, e)) ||
         (rc = daemon_functions(params, may_fetch, &functions, e)) ||
         (rc = add_client_functions(params, functions, client_names, e)))
         return rc;
@@ -262,8 +253,7 @@ static enum err read_stored(struct session_config *c, struct error *e)
 {
     const char *mode = NULL, *system = NULL;
     int approve = 0, thinking = 0;
-    int64_t effort = 0, steps = 0, tokens = 0, seed = 0;
-    double temperature = 0, top_p = 0;
+    int64_t effort = 0, steps = 0, tokens = 0;
     json_t *functions = NULL, *client = NULL, *rules = NULL;
     enum err rc;
 
@@ -277,9 +267,7 @@ static enum err read_stored(struct session_config *c, struct error *e)
         (rc = json_opt_str(c->json, "system", &system, NULL, e)) ||
         (rc = json_need_int(c->json, "maxSteps", 1, UINT32_MAX, &steps, e)) ||
         (rc = json_need_int(c->json, "maxTokens", 1, INT64_MAX, &tokens, e)) ||
-        (rc = json_need_int(c->json, "seed", 0, INT64_MAX, &seed, e)) ||
-        (rc = json_need_num(c->json, "temperature", 0, 100, &temperature, e)) ||
-        (rc = json_need_num(c->json, "topP", 0, 1, &top_p, e)) ||
+        (rc = sampling_config_load(&c->sampling, c->json, e)) ||
         (rc = json_need_arr(c->json, "functions", &functions, e)) ||
         (rc = json_need_arr(c->json, "clientTools", &client, e)))
         return rc;
@@ -288,9 +276,6 @@ static enum err read_stored(struct session_config *c, struct error *e)
     c->effort = (uint32_t)effort;
     c->max_steps = (uint32_t)steps;
     c->max_tokens = (uint64_t)tokens;
-    c->seed = (uint64_t)seed;
-    c->temperature = (float)temperature;
-    c->top_p = (float)top_p;
     if (system && !(c->system = strdup(system)))
         return err_set(e, ERR_NOMEM, "session configuration");
     return read_summary(c, e);
@@ -319,12 +304,26 @@ void session_config_free(struct session_config *c)
 {
     if (!c)
         return;
+    call_rules_free(c->call_rules);
+    sampling_config_fini(&c->sampling);
     json_decref(c->json);
     free(c->text);
     free(c->system);
     free(c->summary);
     rules_free(c->rules);
     free(c);
+}
+
+enum err session_config_call_rules(struct session_config *c, const struct tokenizer *t,
+                                   const struct call_rules **out, struct error *e)
+{
+    enum err rc = c->call_rules ? OK
+                                : call_rules_new(&c->call_rules,
+                                                 json_object_get(c->json, "functions"), t, e);
+
+    if (!rc)
+        *out = c->call_rules;
+    return rc;
 }
 
 const json_t *session_config_function(const struct session_config *c, const char *name)

@@ -13,9 +13,12 @@
 
 #include <jansson.h>
 
+#include "agentd/sampling_config.h"
 #include "base/state.h"
 
+struct call_rules;
 struct rules;
+struct tokenizer;
 
 enum approve { APPROVE_ASK, APPROVE_NEVER, APPROVE_AUTO };
 
@@ -33,8 +36,8 @@ struct session_config {
     enum approve approve;
     uint32_t max_steps;
     uint64_t max_tokens;
-    uint64_t seed;
-    float temperature, top_p;
+    struct sampling_config sampling;
+    struct call_rules *call_rules; /* NULL: session_config_call_rules() was not asked yet */
     enum prefill_mode mode;
     struct rules *rules; /* approval rules of this session; never NULL */
 };
@@ -51,6 +54,12 @@ NODISCARD enum err session_config_load(const char *text, struct session_config *
 NODISCARD enum err session_config_with_summary(const struct session_config *c, const char *text,
                                                uint64_t seq, char **out, struct error *e);
 void session_config_free(struct session_config *c);
+
+/* What keeps calls of these tools well formed; made when it is first asked for (loop thread),
+ * then constant. Errors of call_rules_new. */
+NODISCARD enum err session_config_call_rules(struct session_config *c,
+                                             const struct tokenizer *t,
+                                             const struct call_rules **out, struct error *e);
 
 /* The declaration of a client-side tool, or NULL: then `name` is a daemon tool or unknown. */
 const json_t *session_config_client_tool(const struct session_config *c, const char *name);

@@ -56,6 +56,9 @@ struct run {
     uint64_t shown[2];          /* bytes of UTF-8 sent as deltas: reasoning, assistant */
     uint64_t t0_ns, t_first_ns; /* queued; first token (0: none yet) */
     struct seq_digest digest;
+    json_t *
+        logprobs[2]; /* of reasoning and answer, as far as they were sampled here; NULL: none */
+    size_t n_logprobs;
 };
 
 struct step_ahead;
@@ -197,6 +200,13 @@ void turn_progress(struct turn *t, const char *phase, uint64_t done, uint64_t to
                    uint64_t t0_ns);
 /* "<turn>.<step>.<what>": the same again after a crash. out: TAPE_ID_CAP bytes. */
 void turn_item_id(const struct turn *t, uint32_t step, const char *what, char *out);
+
+/* ---- turn_logprobs.c -------------------------------------------------------------- */
+
+/* What the model thought of the id that is learned next; p may be NULL. */
+void run_note_logprobs(struct turn *t, const struct token_logprobs *p);
+/* Adds to an item (kind 0: reasoning, 1: answer) what is known of its tokens. */
+void run_add_logprobs(const struct run *r, int kind, json_t *item);
 
 /* ---- turn_prompt.c ---------------------------------------------------------------- */
 

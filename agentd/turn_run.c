@@ -19,6 +19,8 @@ void run_free(struct run *r)
         return;
     chat_parser_free(r->parser);
     ids_fini(&r->ids);
+    json_decref(r->logprobs[0]);
+    json_decref(r->logprobs[1]);
     free(r);
 }
 
@@ -189,7 +191,7 @@ static void queue(struct turn *t, bool only_given)
     uint64_t done = s->model.position - r->start;
     uint64_t budget = cfg->max_tokens > t->decoded ? cfg->max_tokens - t->decoded : 0;
     struct generate_options g = {
-        .sampling = {.seed = cfg->seed, .temperature = cfg->temperature, .top_p = cfg->top_p},
+        .sampling = sampling_config_options(&cfg->sampling),
         .max_tokens = only_given      ? r->ids.n - done
                       : budget > done ? budget - done
                                       : 0,
@@ -197,7 +199,12 @@ static void queue(struct turn *t, bool only_given)
         .n_given = r->ids.n - done,
         .end_with_given = only_given,
         .resumes = done > 0,
+        .before = r->ids.v,
+        .n_before = done,
     };
+
+    g.sampling.thinking = cfg->thinking;
+    g.sampling.rules = cfg->call_rules;
 
     if ((only_given && g.n_given == 0) || g.max_tokens == 0) {
         r->end = only_given ? END_SEGMENT : END_LENGTH; /* nothing left to do */
@@ -228,8 +235,14 @@ static enum err run_new(struct turn *t, uint64_t start, const uint32_t *ids, siz
                         struct error *e)
 {
     struct run *r = calloc(1, sizeof(*r));
-    const struct chat_parser_options o = {
-        .thinking = t->session->config->thinking, .on_event = on_chat, .user = t};
+    struct session_config *cfg = t->session->config;
+    bool sampled = t->forced_next >= t->forced.n; /* what was recorded is taken as it is */
+    const struct chat_parser_options o = {.thinking = cfg->thinking,
+                                          .stop = cfg->sampling.stop,
+                                          .n_stop = sampled ? cfg->sampling.n_stop : 0,
+                                          .on_event = on_chat,
+                                          .user = t};
+    const struct call_rules *rules = NULL;
     enum err rc;
 
     if (!r)
@@ -239,7 +252,8 @@ static enum err run_new(struct turn *t, uint64_t start, const uint32_t *ids, siz
     r->ids.max = TAPE_TOKENS_MAX;
     r->n_flushed = r->n_before = n;
     r->t0_ns = daemon_now_ns(t->session->daemon);
-    if ((rc = chat_parser_new(&r->parser, &o, e)) || (rc = ids_add_all(&r->ids, ids, n, e)))
+    if ((rc = chat_parser_new(&r->parser, &o, e)) || (rc = ids_add_all(&r->ids, ids, n, e)) ||
+        (rc = session_config_call_rules(cfg, t->session->daemon->model->tokenizer, &rules, e)))
         return rc;
     return take_forced(t, r, e);
 }
@@ -256,7 +270,8 @@ void turn_run(struct turn *t, uint64_t start, const uint32_t *ids, size_t n)
         learn(t, n);
     if (turn_stops(t))
         return;
-    bool ended = n > 0 && ids[n - 1] == t->session->daemon->chat.eos;
+    bool ended = (n > 0 && ids[n - 1] == t->session->daemon->chat.eos) ||
+                 chat_parser_stopped(t->run->parser);
     queue(t, t->run->is_forced || ended);
 }
 
@@ -274,8 +289,12 @@ static void take_tokens(struct turn *t, const struct engine_event *ev)
         rc = ids_add_all(&r->ids, ev->ids, ev->n_ids, &e);
     if (rc)
         turn_fail(t, rc, &e);
-    else
-        learn(t, r->ids.n);
+    for (uint32_t i = 0; i < ev->n_ids && !rc; i++) {
+        run_note_logprobs(t, ev->logprobs ? &ev->logprobs[i] : NULL);
+        learn(t, r->ids.n - ev->n_ids + i + 1);
+    }
+    t->ledger.drafts_proposed += ev->n_guessed;
+    t->ledger.drafts_accepted += ev->n_right;
 }
 
 /* What was computed is known: given ids become so as the position passes them. */

@@ -17,6 +17,8 @@ static const char *verdict(const struct turn *t)
     const struct run *r = t->run;
     const struct session_config *cfg = t->session->config;
 
+    if (chat_parser_stopped(r->parser))
+        return "end";
     if (!chat_parser_saw_eos(r->parser))
         return cut_reason(r->end);
     if (t->tools && t->tools->n_calls > 0 && t->compacts)
@@ -33,16 +35,33 @@ static const char *verdict(const struct turn *t)
     return t->steers && t->step + 1 < cfg->max_steps ? NULL : "end";
 }
 
-static void commit_text(struct turn *t, struct commit *c, const struct buf *text,
-                        const char *kind, const char *suffix)
+static void commit_reasoning(struct turn *t, struct commit *c)
 {
+    const struct buf *text = chat_parser_thinking(t->run->parser);
     char id[TAPE_ID_CAP];
 
     if (!text->len)
         return;
-    turn_item_id(t, t->step, suffix, id);
-    commit_event(c, t->id, "item", id, kind,
-                 json_pack("{s:o}", "item", events_item(id, kind, text->data, text->len)));
+    turn_item_id(t, t->step, "r", id);
+    json_t *item = events_item(id, "reasoning", text->data, text->len);
+    run_add_logprobs(t->run, 0, item);
+    commit_event(c, t->id, "item", id, "reasoning", json_pack("{s:o}", "item", item));
+}
+
+static void commit_answer(struct turn *t, struct commit *c)
+{
+    const struct buf *text = chat_parser_text(t->run->parser);
+    const char *stop = chat_parser_stopped(t->run->parser);
+    char id[TAPE_ID_CAP];
+
+    if (!text->len && !stop)
+        return;
+    turn_item_id(t, t->step, "a", id);
+    json_t *item = events_item(id, "assistant", text->data, text->len);
+    if (item && stop)
+        json_object_set_new(item, "stop", json_string(stop));
+    run_add_logprobs(t->run, 1, item);
+    commit_event(c, t->id, "item", id, "assistant", json_pack("{s:o}", "item", item));
 }
 
 /* Calls of a cut run are shown and have no record: they can never run, and no result of them
@@ -90,12 +109,10 @@ static void commit_calls(struct turn *t, struct commit *c, const char *reason)
 
 static void commit_run_end(struct turn *t, struct commit *c)
 {
-    const struct chat_parser *p = t->run->parser;
-
     turn_commit_digests(t, c);
     run_commit_end(t, c);
-    commit_text(t, c, chat_parser_thinking(p), "reasoning", "r");
-    commit_text(t, c, chat_parser_text(p), "assistant", "a");
+    commit_reasoning(t, c);
+    commit_answer(t, c);
 }
 
 static void then(struct live *s, const struct commit *c)

@@ -22,6 +22,7 @@ struct outcome {
     char reason[SESSION_STATE_CAP]; /* ditto; by_turn: of its row */
     json_t *ledger;                 /* of the newest turn, or NULL */
     json_t *text;                   /* of its last assistant item, or NULL */
+    json_t *stop;                   /* the stop string that ended that, or NULL */
 };
 
 static bool take_turn(void *user, const char *session, const struct tape_turn *t)
@@ -48,7 +49,9 @@ static bool take_text(void *user, const struct tape_event *ev)
         return true;
     json_t *j = json_loads(ev->json, 0, NULL);
     json_decref(o->text);
+    json_decref(o->stop);
     o->text = json_incref(json_object_get(json_object_get(j, "item"), "text"));
+    o->stop = json_incref(json_object_get(json_object_get(j, "item"), "stop"));
     json_decref(j);
     return true;
 }
@@ -78,12 +81,15 @@ static void outcome_done(struct job *j)
                       "ledger", o->ledger ? o->ledger : (o->ledger = json_object()));
         if (o->turn[0])
             json_object_set_new(result, "turnId", json_string(o->turn));
+        if (o->stop)
+            json_object_set(result, "stop", o->stop);
         if (s->resume.happened)
             json_object_set_new(result, "resume", resume_json(&s->resume));
         request_reply(o->request, result);
     }
     json_decref(o->ledger);
     json_decref(o->text);
+    json_decref(o->stop);
     free(o);
     live_unpin(s);
 }

@@ -22,6 +22,7 @@
 #include "engine/ids.h"
 #include "engine/script_file.h"
 #include "engine/script_state.h"
+#include "engine/stop.h"
 #include "engine/tokenizer.h"
 
 #define CHUNK_TOKENS 64
@@ -57,6 +58,8 @@ struct script_seq {
     bool end_with_given;
     bool has_pending; /* an id was handed out that is not computed yet */
     uint32_t pending;
+    struct stop_watch *stop; /* NULL: no stop strings */
+    bool stops;              /* with the last id that it was fed */
 };
 
 struct script_engine {
@@ -223,6 +226,23 @@ static enum err check_generate(const struct script_seq *s, const struct generate
     return OK;
 }
 
+/* Stop strings are the only part of sampling that a script knows. */
+static enum err watch_for_stop(struct script_seq *s, const struct generate_options *g,
+                               struct error *e)
+{
+    stop_watch_free(s->stop);
+    s->stop = NULL;
+    s->stops = false;
+    enum err rc = g->end_with_given
+                      ? OK
+                      : stop_watch_new(&s->stop, &g->sampling, s->engine->tokenizer, e);
+    for (uint64_t i = 0; i < g->n_before && !rc; i++)
+        rc = stop_watch_feed(s->stop, g->before[i], &s->stops, e);
+    for (uint64_t i = 0; i < g->n_given && !rc; i++)
+        rc = stop_watch_feed(s->stop, g->given[i], &s->stops, e);
+    return rc;
+}
+
 static enum err script_generate(struct seq *base, const struct generate_options *g,
                                 struct error *e)
 {
@@ -233,6 +253,8 @@ static enum err script_generate(struct seq *base, const struct generate_options 
         rc = script_reserve(t, t->position + g->n_given, e);
     if (!rc)
         rc = take_ids(s, g->given, g->n_given, e);
+    if (!rc)
+        rc = watch_for_stop(s, g, e);
     if (rc)
         return rc;
     s->n_new = 0;
@@ -320,6 +342,8 @@ static struct engine_event step_given(struct script_seq *s)
         return end_work(s, END_SEGMENT);
     if (s->done == s->todo.n && s->todo.v[s->done - 1] == s->engine->eos)
         return end_work(s, END_EOS);
+    if (s->done == s->todo.n && s->stops)
+        return end_work(s, END_STOP);
     if (s->n_new == s->max_new)
         return end_work(s, END_LENGTH);
     if (s->done == s->todo.n)
@@ -333,10 +357,10 @@ static bool compute_pending(struct script_seq *s, struct engine_event *ev)
     compute(s, s->pending);
     s->has_pending = false;
     bool eos = s->pending == s->engine->eos;
-    if (!eos && s->n_new < s->max_new)
+    if (!eos && !s->stops && s->n_new < s->max_new)
         return false;
     crash_at(s, SCRIPT_CRASH_AFTER);
-    *ev = end_work(s, eos ? END_EOS : END_LENGTH);
+    *ev = end_work(s, eos ? END_EOS : s->stops ? END_STOP : END_LENGTH);
     return true;
 }
 
@@ -352,6 +376,8 @@ static struct engine_event sample(struct script_seq *s)
         crash_at(s, SCRIPT_CRASH_BEFORE);
     const struct script_step *step = step_now(s);
     s->pending = step && offset < step->n ? step->ids[offset] : s->engine->eos;
+    if (stop_watch_feed(s->stop, s->pending, &s->stops, &e))
+        return fail_work(s, &e);
     s->has_pending = true;
     s->n_new++;
     s->due_ns = now_ns() + (step ? step->token_ms : 0) * NS_PER_MS;
@@ -599,6 +625,7 @@ static void script_seq_free(struct seq *base)
     unlink_seq(s->engine, s);
     script_state_fini(&s->state);
     ids_fini(&s->todo);
+    stop_watch_free(s->stop);
     free(s);
 }
 

@@ -148,7 +148,7 @@ static void test_session_parameters(void **state)
     struct error e;
     assert_ok(session_config_load(text, &c, &e), &e);
     assert_int_equal(c->effort, 100);
-    assert_int_equal(c->seed, 21);
+    assert_int_equal(c->sampling.seed, 21);
     assert_string_equal(c->system, "s");
     assert_true(session_config_has_tool(c, "run"));
     assert_false(session_config_has_tool(c, "list_dir"));

@@ -538,6 +538,81 @@ static void test_random_shapes(void **state)
     }
 }
 
+/* ---- stop strings
+ * ---------------------------------------------------------------------------- */
+
+static const char *const stops[] = {"STOP", "TOP!", "\n\nUser:", "é|"};
+
+static struct chat_parser *stopping(struct record *r, bool thinking, bool literal)
+{
+    struct chat_parser_options o = {.thinking = thinking,
+                                    .literal = literal,
+                                    .stop = stops,
+                                    .n_stop = sizeof stops / sizeof *stops,
+                                    .on_event = on_event,
+                                    .user = r};
+    struct chat_parser *p = NULL;
+    struct error e = {0};
+    assert_ok(chat_parser_new(&p, &o, &e), &e);
+    return p;
+}
+
+/* At every split: the same text and stop, and what was sent is exactly that text. */
+static void check_stop(bool thinking, const char *output, const char *text, const char *stop)
+{
+    size_t n = strlen(output);
+    for (size_t cut = 0; cut <= n; cut++)
+        for (size_t step = 1; step <= n; step += step < 4 ? 1 : n) {
+            AUTO(record) struct record r = RECORD_INIT;
+            struct chat_parser *p = stopping(&r, thinking, true);
+            struct error e = {0};
+            for (size_t i = 0; i < n;) {
+                size_t end = i + step < n ? i + step : n;
+                if (i < cut && end > cut)
+                    end = cut;
+                assert_ok(chat_parser_feed(p, output + i, end - i, false, &e), &e);
+                i = end;
+            }
+            assert_ok(chat_parser_finish(p, &e), &e);
+            const char *have = chat_parser_stopped(p);
+            if (strcmp(buf_str(chat_parser_text(p)), text) != 0 || !have != !stop ||
+                (stop && strcmp(have, stop) != 0))
+                fail_msg("%s\ntext \"%s\", stop %s", output, buf_str(chat_parser_text(p)),
+                         have ? have : "none");
+            AUTO(buf) struct buf want = BUF_INIT(1 << 12);
+            assert_ok(buf_printf(&want, &e, "%s%s", *text ? "|text 0:" : "", text), &e);
+            const char *sent = strstr(buf_str(&r.events), "|text 0:");
+            const char *rest = sent ? strstr(sent + 1, "|begin") : NULL;
+            size_t len = !sent ? 0 : rest ? (size_t)(rest - sent) : strlen(sent);
+            if (len != want.len || (sent && memcmp(sent, buf_str(&want), len) != 0))
+                fail_msg("%s\nsent \"%s\", want \"%s\"", output, sent, buf_str(&want));
+            chat_parser_free(p);
+        }
+}
+
+static void test_stop(void **state)
+{
+    (void)state;
+    check_stop(false, "one STOP two", "one ", "STOP");
+    check_stop(false, "one STO", "one STO", NULL); /* was held back, and comes out */
+    check_stop(false, "one STO two", "one STO two", NULL);
+    check_stop(false, "SSTOP", "S", "STOP");
+    check_stop(false, "STOP", "", "STOP");
+    check_stop(false, "a STOP! b", "a ", "STOP"); /* both match; the one that ends first */
+    check_stop(false, "a TOP! b", "a ", "TOP!");
+    check_stop(false, "a\n\nUser: b", "a", "\n\nUser:");
+    check_stop(false, "a\n\nUsers", "a\n\nUsers", NULL);
+    check_stop(false, "caf\xc3\xa9|x", "caf", "é|");
+    check_stop(false, "caf\xc3\xa9 |x", "café |x", NULL);
+    check_stop(true, "STOP</think>one STOP two", "one ", "STOP"); /* not in thinking */
+    check_stop(false, "ST</think>OP x", "", "STOP"); /* what is dropped parts nothing */
+    check_stop(false, "ST</｜DSML｜ parameter>OP x", "", "STOP");
+    check_stop(false, "one STOP" CALLS(CALL("f", "")), "one ",
+               "STOP"); /* no call comes of it */
+    check_stop(false, "one" CALLS(CALL("f", STR("a", "STOP"))), "one", NULL); /* nor in calls */
+    check_stop(false, "one ST" CALLS(CALL("f", "")), "one ST", NULL);
+}
+
 /* ---- the reference parser -------------------------------------------------------------------
  */
 
@@ -641,6 +716,7 @@ int main(void)
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_endless),
         cmocka_unit_test(test_refused_events),
+        cmocka_unit_test(test_stop),
         cmocka_unit_test(test_random_shapes),
         cmocka_unit_test(test_strict_golden),
         cmocka_unit_test(test_strict_errors),

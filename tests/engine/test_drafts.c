@@ -1,6 +1,11 @@
 /* Speculation changes nothing but the number of steps: ids, logits, planes and tips are bit by
  * bit those without drafts, greedy and sampled, wherever a run ends, and across a stop. */
+#include <jansson.h>
+
+#include "engine/chat_parser.h"
+#include "engine/constrain.h"
 #include "engine/model.h"
+#include "engine/tokenizer.h"
 #include "tests/support/drive.h"
 #include "tests/support/test.h"
 
@@ -151,6 +156,144 @@ static void test_eos(void **state)
     drive_state_free(&whole.state);
 }
 
+static uint32_t byte_id(const struct tokenizer *t, char byte)
+{
+    for (uint32_t i = 0; i < tokenizer_size(t); i++) {
+        size_t n = 0;
+        const uint8_t *bytes = tokenizer_bytes(t, i, &n);
+        if (n == 1 && *bytes == (uint8_t)byte)
+            return i;
+    }
+    fail();
+    return 0;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const struct logit_bias *x = a, *y = b;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* Everything that watches over a run at once: rules, with a bias that makes the model call all
+ * the time, and stop strings. What a step guesses, what it takes and where it ends follow them.
+ */
+static void test_watched(void **state)
+{
+    static const char functions[] =
+        "[{\"name\":\"read\",\"parameters\":{\"properties\":{\"path\":{\"type\":\"string\"},"
+        "\"n\":{\"type\":\"integer\"}}}},{\"name\":\"list\",\"parameters\":{}}]";
+    static const char *const stop[] = {"es", "9"};
+    json_auto_t *list = json_loads(functions, 0, NULL);
+    struct tokenizer *t = NULL;
+    struct call_rules *rules = NULL;
+    struct error e = {0};
+    bool any_right = false;
+    size_t n_calls = 0, n_stops = 0;
+    (void)state;
+    assert_ok(tokenizer_open(&t, MODEL, &e), &e);
+    assert_ok(call_rules_new(&rules, list, t, &e), &e);
+    uint32_t mark = tokenizer_added(t, "｜DSML｜");
+    struct logit_bias bias[] = {{byte_id(t, '<'), 9}, {byte_id(t, '/'), 6}, {mark, 12}};
+    qsort(bias, 3, sizeof *bias, by_id);
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        const struct sampling how = {.seed = seed,
+                                     .temperature = seed % 3 ? 1 : 0,
+                                     .top_p = 1,
+                                     .top_k = seed % 4 ? 0 : 3,
+                                     .min_p = 0.001F,
+                                     .bias = bias,
+                                     .n_bias = seed % 2 ? 3 : 0,
+                                     .rules = rules,
+                                     .stop = stop,
+                                     .n_stop = 2};
+        struct outcome plain;
+        compare(&how, 80, 0, &any_right);
+        run(0, &how, 80, 0, 0, &plain);
+        for (size_t i = 0; i < plain.n; i++)
+            n_calls += plain.ids[i] == mark;
+        n_stops += plain.reason == END_STOP;
+        drive_state_free(&plain.state);
+    }
+    if (getenv("AGENTD_SHOW"))
+        printf("%zu marks, %zu runs stopped, right guesses: %d\n", n_calls, n_stops, any_right);
+    assert_true(any_right && n_calls >= 8 && n_stops);
+    call_rules_free(rules);
+    tokenizer_free(t);
+}
+
+/* Two letters of the answer of a run without stop strings, from its middle on. */
+static void find_stop(const struct outcome *whole, const struct tokenizer *t, char *stop)
+{
+    struct chat_parser *p = NULL;
+    struct error e = {0};
+    assert_ok(chat_parser_new(&p, &(struct chat_parser_options){0}, &e), &e);
+    for (size_t i = 0; i < whole->n; i++) {
+        size_t n = 0;
+        const uint8_t *bytes = tokenizer_bytes(t, whole->ids[i], &n);
+        assert_ok(chat_parser_feed(p, bytes, n, tokenizer_is_added(t, whole->ids[i]), &e), &e);
+    }
+    const struct buf *text = chat_parser_text(p);
+    const char *all = buf_str(text);
+    for (size_t i = text->len / 2; i + 1 < text->len && !*stop; i++) {
+        char two[3] = {all[i], all[i + 1], '\0'};
+        bool letters = (two[0] | 32) >= 'a' && (two[0] | 32) <= 'z' && (two[1] | 32) >= 'a' &&
+                       (two[1] | 32) <= 'z';
+        if (letters && strstr(all, two) == all + i)
+            memcpy(stop, two, sizeof two);
+    }
+    assert_true(*stop);
+    chat_parser_free(p);
+}
+
+/* Sampling that goes on after a pause goes on watching where it was: generate_options.before.
+ */
+static void test_watched_across_a_pause(void **state)
+{
+    char stop[3] = "";
+    const char *const stops[] = {stop};
+    struct outcome whole, cut;
+    struct error e = {0};
+    uint32_t ids[N_PROMPT];
+    struct tokenizer *t = NULL;
+    struct call_rules *rules = NULL;
+    (void)state;
+    assert_ok(tokenizer_open(&t, MODEL, &e), &e);
+    assert_ok(call_rules_new(&rules, NULL, t, &e), &e); /* no tools: all of it is answer */
+    struct sampling how = {.seed = 8, .temperature = 1.5F, .top_p = 1, .rules = rules};
+    run(0, &how, N_NEW, 0, 0, &whole);
+    find_stop(&whole, t, stop);
+    drive_state_free(&whole.state);
+    how.stop = stops;
+    how.n_stop = 1;
+    run(0, &how, N_NEW, 0, 0, &whole);
+    assert_int_equal(whole.reason, END_STOP);
+    assert_in_range(whole.n, N_NEW / 4, N_NEW - 1);
+    for (uint64_t at = 1; at < whole.n; at += 1 + whole.n / 7) {
+        struct engine *m = open_drafting(2, 0);
+        struct seq *s = drive_seq(m);
+        cut = (struct outcome){0};
+        drive_ids(ids, N_PROMPT, 5);
+        drive_input(m, s, ids, N_PROMPT, PREFILL_CED);
+        generate(m, s, &how, at, false, &cut);
+        struct generate_options g = {.sampling = how,
+                                     .max_tokens = N_NEW - at,
+                                     .resumes = true,
+                                     .before = cut.ids,
+                                     .n_before = cut.n};
+        size_t got = 0;
+        assert_ok(seq_generate(s, &g, &e), &e);
+        cut.reason = drive_run(m, cut.ids + cut.n, 2 * N_NEW - cut.n, &got);
+        cut.n += got;
+        drive_export(m, s, &cut.state);
+        assert_same(&whole, &cut);
+        drive_state_free(&cut.state);
+        engine_free(m);
+    }
+    drive_state_free(&whole.state);
+    call_rules_free(rules);
+    tokenizer_free(t);
+}
+
 static void test_options(void **state)
 {
     static const struct {
@@ -177,6 +320,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_greedy),  cmocka_unit_test(test_sampled),
         cmocka_unit_test(test_lengths), cmocka_unit_test(test_eos),
+        cmocka_unit_test(test_watched), cmocka_unit_test(test_watched_across_a_pause),
         cmocka_unit_test(test_options),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);

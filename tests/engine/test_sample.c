@@ -96,6 +96,49 @@ static void test_filters(void **state)
     assert_int_equal(support(&s, logits), 1 << 3 | 1 << 4);
 }
 
+/* Bias is added first: it changes what is best, what is cut, and how often something is drawn.
+ */
+static void test_bias(void **state)
+{
+    const struct logit_bias up[] = {{1, 5}, {6, -100}, {N + 3, 100}}; /* the last: no such id */
+    const float logits[N] = {0, 0, 0, 0, 0, 0, 2, 0};
+    struct sampling s = {.seed = 4, .top_p = 1, .bias = up, .n_bias = 3};
+    (void)state;
+    assert_int_equal(draw(&s, logits, 1), 1);
+    s.temperature = 1;
+    assert_int_equal(support(&s, logits), 0xff & ~(1 << 6));
+    s.top_k = 1;
+    assert_int_equal(support(&s, logits), 1 << 1);
+    s.n_bias = 0;
+    assert_int_equal(support(&s, logits), 1 << 6);
+}
+
+static void test_logprobs(void **state)
+{
+    const float logits[N] = {1, 3, -1, 3, 0, 2, 2.5F, 1};
+    struct token_logprobs p;
+    double total = 0;
+    (void)state;
+    for (int i = 0; i < N; i++)
+        total += exp((double)logits[i]);
+    sample_logprobs(logits, N, 4, 5, &p);
+    assert_int_equal(p.id, 4);
+    assert_true(fabs((double)p.logprob - log(1 / total)) < 1e-6);
+    assert_int_equal(p.n_top, 5);
+    static const uint32_t best[] = {1, 3, 6, 5, 0}; /* of equal ones the lower id */
+    for (uint32_t i = 0; i < 5; i++) {
+        assert_int_equal(p.top[i].id, best[i]);
+        assert_true(fabs((double)p.top[i].logprob - ((double)logits[best[i]] - log(total))) <
+                    1e-6);
+    }
+    sample_logprobs(logits, N, 0, 0, &p);
+    assert_int_equal(p.n_top, 0);
+    sample_logprobs(logits, N, 0, SAMPLE_MAX_LOGPROBS, &p);
+    assert_int_equal(p.n_top, N);
+    for (uint32_t i = 1; i < N; i++)
+        assert_true(p.top[i].logprob <= p.top[i - 1].logprob);
+}
+
 static void test_broken_logits(void **state)
 {
     const struct sampling s = {.temperature = 0, .top_p = 1};
@@ -125,6 +168,10 @@ static void test_bad_options(void **state)
         {.top_p = (float)NAN},
         {.top_p = 1, .min_p = -0.1F},
         {.top_p = 1, .min_p = 2},
+        {.top_p = 1, .top_logprobs = SAMPLE_MAX_LOGPROBS + 2},
+        {.top_p = 1, .bias = (const struct logit_bias[]){{3, 1}, {3, 2}}, .n_bias = 2},
+        {.top_p = 1, .bias = (const struct logit_bias[]){{3, (float)NAN}}, .n_bias = 1},
+        {.top_p = 1, .stop = (const char *const[]){"a", ""}, .n_stop = 2},
     };
     struct error e = {0};
     (void)state;
@@ -138,6 +185,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_greedy),        cmocka_unit_test(test_counter),
         cmocka_unit_test(test_distribution),  cmocka_unit_test(test_filters),
+        cmocka_unit_test(test_bias),          cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_broken_logits), cmocka_unit_test(test_bad_options),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
