@@ -26,6 +26,7 @@ def e4m3_table():
 
 
 E4M3 = e4m3_table()
+FP4_PAIRS = np.stack([FP4[np.arange(256) & 15], FP4[np.arange(256) >> 4]], 1)  # low nibble first
 E4M3_POSITIVE = E4M3[:127]
 
 
@@ -141,9 +142,9 @@ class Folder:
 
     def fp4(self, prefix):
         packed = self.raw(prefix + ".weight").view(np.uint8)
-        x = np.empty((packed.shape[0], 2 * packed.shape[1]))
-        x[:, 0::2], x[:, 1::2] = FP4[packed & 15], FP4[packed >> 4]
-        return x * np.repeat(e8m0(self.raw(prefix + ".scale")), 32, 1)
+        x = FP4_PAIRS[packed].reshape(len(packed), -1, 32)
+        x *= e8m0(self.raw(prefix + ".scale"))[:, :, None]
+        return x.reshape(len(packed), -1)
 
 
 def write_safetensors(path, tensors):
