@@ -168,6 +168,28 @@ static enum err open_tools(struct service *s, struct error *e)
 /* A child of a killed daemon that had not reached its exec holds the lock for a moment longer.
  * So a busy store is asked again for a while; the socket has said already that no daemon
  * answers. */
+static void warn_of_session(void *user, const char *id)
+{
+    (void)user;
+    log_warn("session %s has lost commits", id);
+}
+
+/* Acknowledged, and not there any more: nobody may have to find that out by himself. */
+static void warn_of_lost_commits(struct store *st)
+{
+    struct store_counters c;
+
+    store_count(st, &c);
+    if (c.wal_lost)
+        log_warn(
+            "store: the database was not closed and its -wal is gone: what was acknowledged "
+            "since the last checkpoint is lost");
+    if (c.commits_lost)
+        log_warn("store: the database is older than its packs by %llu state commits",
+                 (unsigned long long)c.commits_lost);
+    store_lost_sessions(st, warn_of_session, NULL);
+}
+
 static enum err open_store(struct service *s, const struct store_options *o, struct error *e)
 {
     enum err rc;
@@ -207,6 +229,7 @@ static enum err open_all(struct service *s, struct error *e)
     passphrase_wipe(&line);
     if (rc)
         return rc;
+    warn_of_lost_commits(s->store);
     s->options.model.spill_dir = s->packs; /* the disk that is meant for rows */
     if ((rc = model_open(&s->options.model, &s->engine, e)))
         return err_wrap(e, rc, "model");

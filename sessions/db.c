@@ -104,6 +104,11 @@ void db_close(struct db *db)
     crypto_wipe(db->row_key, sizeof db->row_key);
 }
 
+void db_keep_wal(struct db *db)
+{
+    sqlite3_db_config(db->handle, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+}
+
 static struct db_statement *find_statement(struct db *db, const char *sql)
 {
     for (size_t i = 0; i < db->n_statements; i++)

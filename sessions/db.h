@@ -53,6 +53,8 @@ struct db {
 NODISCARD enum err db_open(struct db *db, const char *path, struct error *e);
 /* Checkpoints and closes; fine on one that never opened. */
 void db_close(struct db *db);
+/* db_close will leave the -wal as it is. */
+void db_keep_wal(struct db *db);
 
 /* Runs statements without parameters (schema, pragmas). */
 NODISCARD enum err db_exec(struct db *db, const char *sql, struct error *e);

@@ -170,6 +170,13 @@ enum err scan_erase(struct store *st, uint64_t *n, struct error *e)
 
 /* ---- commits that the database does not know --------------------------------------------- */
 
+/* Whether the database has lost commits, from the newest number that was seen in a pack. One
+ * more than it knows is that of a commit that was cut, unless its -wal is gone. */
+static bool is_older(const struct store *st, uint64_t known, uint64_t newest)
+{
+    return newest > known + !st->seen.wal_lost;
+}
+
 /* Extents behind what the database knows, on their way into the counters or the catalog. */
 struct adopt {
     struct store *st;
@@ -289,7 +296,7 @@ static enum err see_extent(void *user, const struct extent *x, uint64_t off, str
         a->newest = x->commit;
     if (!a->into_catalog)
         return OK;
-    if (x->commit > a->known + 1)
+    if (is_older(a->st, a->known, x->commit))
         note_session(a->st, x->session);
     return x->kind == EXTENT_BLOCK ? adopt_block(a, x, off, e) : OK;
 }
@@ -378,7 +385,7 @@ static enum err check_behind(struct store *st, struct pack_row *row, int fd, uin
     enum err rc = walk(&a, fd, row->uuid, row->length, size, e);
     if (rc)
         return rc;
-    if (a.newest > known + 1) {
+    if (is_older(st, known, a.newest)) {
         if (a.newest > *newest)
             *newest = a.newest;
         uint64_t from = row->length;
@@ -462,7 +469,7 @@ static enum err check_unknown(struct store *st, int64_t id, uint64_t known, uint
     if ((rc = adopt_range(st, &a, fd, &row, EXTENT_PAGE, e)))
         return rc;
     /* Of the last commit, which was cut, anything may be missing: that is no damage. */
-    if (a.newest > known + 1 && (rc = count_damage(&a, fd, row.uuid, size, e)))
+    if (is_older(st, known, a.newest) && (rc = count_damage(&a, fd, row.uuid, size, e)))
         return rc;
     if (a.newest > *newest)
         *newest = a.newest;
@@ -540,7 +547,7 @@ enum err scan_packs(struct store *st, struct error *e)
         return rc;
     if (newest <= known)
         return OK;
-    if (newest > known + 1)
+    if (is_older(st, known, newest))
         st->seen.commits_lost = newest - known;
     /* Numbers are never used twice. */
     return meta_write(st, "state_commit", &newest, sizeof newest, e);

@@ -15,6 +15,7 @@
 #include "sessions/search.h"
 #include "sessions/space.h"
 #include "sessions/store_internal.h"
+#include "sessions/witness.h"
 
 uint64_t store_now_ms(const struct store *st)
 {
@@ -188,7 +189,7 @@ static enum err open_folders(struct store *st, const struct store_options *o, st
     rc = fs_lock(lock, &st->lock_fd, e);
     if (rc == ERR_BUSY)
         return err_set(e, ERR_BUSY, "%s is in use by another process", o->db_path);
-    return rc;
+    return rc ? rc : witness_read(st->lock_fd, o->db_path, &st->seen.wal_lost, e);
 }
 
 static enum err check_options(const struct store_options *o, struct error *e)
@@ -216,7 +217,10 @@ static enum err store_start(struct store *st, const struct store_options *o, str
         (rc = scan_packs(st, e)))
         return rc;
     struct space space;
-    return space_read(st, &space, e);
+    if ((rc = space_read(st, &space, e)) || (rc = witness_open(st->lock_fd, o->db_path, e)))
+        return rc;
+    st->is_open = true;
+    return OK;
 }
 
 enum err store_open(struct store **out, const struct store_options *o, struct error *e)
@@ -260,6 +264,10 @@ void store_close(struct store *st)
     page_buffer_fini(&st->bounces);
     page_buffer_fini(&st->extent);
     page_buffer_fini(&st->scratch);
+    /* One that did not open all the way has told nobody yet that commits are lost. */
+    bool told = st->is_open || !st->seen.wal_lost;
+    if (st->db.handle && told && witness_close(st->lock_fd, NULL))
+        db_keep_wal(&st->db);
     db_close(&st->db);
     if (st->lock_fd >= 0)
         close(st->lock_fd);

@@ -46,8 +46,8 @@ struct store_options {
     uint64_t pack_bytes;        /* 0: STORE_PACK_BYTES */
     uint64_t quota_bytes;       /* of packs, on the device (space.h); 0: no limit */
     enum store_encrypt encrypt; /* recorded; a new store begins with off */
-    bool no_direct_io;     /* buffered reads and writes, as on file systems without O_DIRECT */
-    const char *namespace; /* the one that is served; NULL: "uid-N" of this user */
+    bool no_direct_io;      /* buffered reads and writes, as on file systems without O_DIRECT */
+    const char *namespace;  /* the one that is served; NULL: "uid-N" of this user */
     struct aio_options aio; /* all 0: the defaults */
     const struct clock *clock; /* NULL: the machine's */
 };
@@ -89,6 +89,9 @@ struct store_counters {
                                      the database is older than its packs */
     uint64_t indexes_rebuilt;     /* the search index, because it was damaged */
     uint64_t packs_killed;        /* packs given up after a failed write or fsync */
+    bool wal_lost; /* the process before did not close the database, and its -wal is gone: what
+                      was acknowledged since the last checkpoint is lost. Which sessions is
+                      known of those that had state saved since (store_lost_sessions) */
 };
 void store_count(struct store *st, struct store_counters *out);
 

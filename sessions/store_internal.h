@@ -57,6 +57,7 @@ struct store_namespace {
 struct store {
     struct db db;
     int lock_fd;
+    bool is_open; /* all the way, and the witness says so */
     char packs_dir[FS_PATH_BYTES];
     uint8_t uuid[STORE_UUID_BYTES];
     uint8_t master[CRYPTO_KEY_BYTES];

@@ -765,6 +765,8 @@ static bool check_counters(struct load *l, struct store *st)
 {
     struct store_counters c;
     store_count(st, &c);
+    if (c.wal_lost)
+        return wrong(l, "the -wal is said to be gone");
     if (c.extents_damaged || c.rows_damaged || c.rows_dropped || c.commits_lost ||
         c.sessions_damaged || c.chunks_rebuilt || (c.packs_killed && !l->fault.fired))
         return wrong(l,
