@@ -160,6 +160,14 @@ enum err seq_import_begin(struct seq *s, uint64_t n_tokens, struct state_regions
     return s->m->ops->seq_import_begin(s, n_tokens, out, e);
 }
 
+enum err seq_import_fetch(struct seq *s, const struct state_fetch *fetch, struct error *e)
+{
+    if (s->m->ops->seq_import_fetch)
+        return s->m->ops->seq_import_fetch(s, fetch, e);
+    fetch->close(fetch->ctx);
+    return err_set(e, ERR_UNSUPPORTED, "rows that stay behind: not with this engine");
+}
+
 enum err seq_import_tip(struct seq *s, const void *tip, size_t n_bytes,
                         const struct seq_digest *digest, struct error *e)
 {

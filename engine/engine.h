@@ -265,6 +265,13 @@ NODISCARD enum err seq_export_tip(const struct seq *s, void *dst, struct error *
  * every plane, then calls seq_import_tip or seq_rebuild. */
 NODISCARD enum err seq_import_begin(struct seq *s, uint64_t n_tokens, struct state_regions *out,
                                     struct error *e);
+/* After seq_import_begin, with a budget for KV rows (kv_resident): the main rows of the first
+ * fetch->n_tokens tokens need not be filled in, they are fetched when they are selected. Takes
+ * fetch: it is closed with the sequence, or here on failure. A fetch that fails later ends the
+ * work that needed it as END_FAILED with its error. ERR_UNSUPPORTED: no budget, or an engine
+ * without; ERR_CONFLICT: no import is open; ERR_INVAL: more tokens than the import has. */
+NODISCARD enum err seq_import_fetch(struct seq *s, const struct state_fetch *fetch,
+                                    struct error *e);
 /* Exact: checks version, position, sizes and ranges of the tip, then makes all visible at once.
  * digest is that of the open segment at this position. ERR_FORMAT leaves the import open, so
  * that seq_rebuild can follow. */

@@ -49,6 +49,8 @@ struct engine_ops {
     enum err (*seq_export_tip)(const struct seq *s, void *dst, struct error *e);
     enum err (*seq_import_begin)(struct seq *s, uint64_t n_tokens, struct state_regions *out,
                                  struct error *e);
+    enum err (*seq_import_fetch)(struct seq *s, const struct state_fetch *fetch,
+                                 struct error *e); /* NULL: ERR_UNSUPPORTED */
     enum err (*seq_import_tip)(struct seq *s, const void *tip, size_t n_bytes,
                                const struct seq_digest *digest, struct error *e);
     enum err (*seq_rebuild)(struct seq *s, const struct tape_view *tape, enum resume_mode mode,

@@ -134,6 +134,8 @@ static void drop_pages(struct kv *kv)
 void kv_fini(struct kv *kv)
 {
     drop_pages(kv);
+    if (kv->fetch.close)
+        kv->fetch.close(kv->fetch.ctx);
     if (kv->memory)
         kv->memory->promised_bytes -= kv->promised_bytes;
     for (uint32_t i = 0; i < STATE_MAX_PLANES; i++)
@@ -174,21 +176,60 @@ enum err kv_reserve(struct kv *kv, uint64_t n_tokens, struct error *e)
 /* ---- rows that are not in memory -----------------------------------------------------------
  */
 
+/* Room for n pages of source i in all. */
+static enum err reserve_pages(struct kv *kv, uint32_t i, size_t n, struct error *e)
+{
+    if (n <= kv->cap_page[i])
+        return OK;
+    struct kv_page *more = reallocarray(kv->page[i], 2 * n, sizeof(*more));
+    if (!more)
+        return err_set(e, ERR_NOMEM, "%zu pages of KV rows", 2 * n);
+    kv->page[i] = more;
+    kv->cap_page[i] = 2 * n;
+    return OK;
+}
+
+enum err kv_leave_behind(struct kv *kv, const struct state_fetch *fetch, struct error *e)
+{
+    kv->fetch = *fetch;
+    if (!kv->pages)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "rows that stay behind: only with a budget for them");
+    for (uint32_t i = 0; i < kv->shape->n_sources; i++) {
+        uint32_t per_page = kv_pages_rows(kv->pages, i);
+        uint64_t rows = state_rows(&kv->shape->planes[2 * (size_t)i], fetch->n_tokens);
+        size_t n = (size_t)(rows / per_page);
+        enum err rc = reserve_pages(kv, i, n, e);
+        uint64_t rest = rows - n * per_page; /* a page that is not full begins the tail */
+        if (!rc && rest)
+            rc = fetch->rows(fetch->ctx, 2 * i, n * per_page, rest,
+                             kv_rows(kv, i, n * per_page), e);
+        if (rc)
+            return rc;
+        for (size_t k = 0; k < n; k++)
+            kv->page[i][k] = (struct kv_page){.at = KV_PAGE_LATE};
+        kv->cold[i] = n * per_page;
+    }
+    return OK;
+}
+
+enum err kv_read(const struct kv *kv, uint32_t source, const struct kv_want *want, size_t n,
+                 struct error *e)
+{
+    const struct kv_origin from = {
+        .owner = kv->owner, .source = source, .list = kv->page[source], .fetch = &kv->fetch};
+    return kv_pages_read(kv->pages, &from, want, n, e);
+}
+
 /* Rows of source i from cold[i] up to `to`, whole pages, go to the spill file. */
 static enum err spill(struct kv *kv, uint32_t i, uint64_t to, struct error *e)
 {
     uint32_t per_page = kv_pages_rows(kv->pages, i);
     size_t had = kv->cold[i] / per_page, n = to / per_page - had;
-    if (had + n > kv->cap_page[i]) {
-        size_t cap = 2 * (had + n);
-        struct kv_page *more = reallocarray(kv->page[i], cap, sizeof(*more));
-        if (!more)
-            return err_set(e, ERR_NOMEM, "%zu pages of KV rows", cap);
-        kv->page[i] = more;
-        kv->cap_page[i] = cap;
-    }
-    enum err rc =
-        kv_pages_write(kv->pages, i, kv_rows(kv, i, kv->cold[i]), n, kv->page[i] + had, e);
+    enum err rc = reserve_pages(kv, i, had + n, e);
+    if (rc)
+        return rc;
+    rc = kv_pages_write(kv->pages, i, kv_rows(kv, i, kv->cold[i]), n, kv->page[i] + had, e);
     if (rc)
         return err_wrap(e, rc, "plane %s", kv->shape->planes[2 * (size_t)i].name);
     size_t row = kv->shape->planes[2 * (size_t)i].row_bytes, page = page_round(1);
@@ -242,7 +283,7 @@ static enum err read_cold(const struct kv *kv, uint32_t i, uint64_t row0, uint64
             n -= take;
             dst += take * row;
         }
-        enum err rc = kv_pages_read(kv->pages, kv->owner, i, kv->page[i], want, n_want, e);
+        enum err rc = kv_read(kv, i, want, n_want, e);
         if (rc)
             return rc;
     }

@@ -46,6 +46,7 @@ void kv_shape_init(struct kv_shape *s, const struct config *c, enum precision pr
 
 struct kv_pages;
 struct kv_page;
+struct kv_want;
 
 /* Memory for the state of all sequences of a model: what was promised may not exceed the limit.
  * Address space costs nothing before it is touched, so only this keeps a promise. */
@@ -63,6 +64,7 @@ struct kv {
     uint64_t cold[CONFIG_MAX_SOURCES]; /* rows, whole pages */
     struct kv_page *page[CONFIG_MAX_SOURCES];
     size_t cap_page[CONFIG_MAX_SOURCES];
+    struct state_fetch fetch; /* of the pages that stayed behind; rows NULL: none did */
     uint64_t n_firm;   /* rows of tokens from here on may be dropped: they stay in the tail */
     uint64_t n_tokens; /* committed */
     uint64_t reserved; /* tokens there is memory for */
@@ -88,6 +90,13 @@ NODISCARD enum err kv_reserve(struct kv *kv, uint64_t n_tokens, struct error *e)
 /* Makes room in the tails for the rows of n more tokens: older ones, of tokens below `below`,
  * become cold. ERR_LIMIT (disk full), ERR_IO: nothing is lost, the run may not begin. */
 NODISCARD enum err kv_make_room(struct kv *kv, uint64_t below, uint64_t n, struct error *e);
+/* The main rows of an import's first fetch->n_tokens tokens stay behind. Takes fetch: closed
+ * with kv, whatever this returns. Only with a budget (ERR_UNSUPPORTED). */
+NODISCARD enum err kv_leave_behind(struct kv *kv, const struct state_fetch *fetch,
+                                   struct error *e);
+/* kv_pages_read() for this one. */
+NODISCARD enum err kv_read(const struct kv *kv, uint32_t source, const struct kv_want *want,
+                           size_t n, struct error *e);
 /* Rows [row0, row0 + n) of a plane to dst, wherever they are. ERR_IO, ERR_CORRUPT. */
 NODISCARD enum err kv_copy_rows(const struct kv *kv, uint32_t plane, uint64_t row0, uint64_t n,
                                 void *dst, struct error *e);

@@ -156,5 +156,5 @@ enum err kv_gather_take(struct kv_gather *g, const struct kv *kv, uint32_t sourc
     }
     unmark(g, sel, done * width);
     *n_done = done;
-    return kv_pages_read(g->pages, kv->owner, source, kv->page[source], g->want, n_want, e);
+    return kv_read(kv, source, g->want, n_want, e);
 }

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/crypto.h"
 #include "base/fs.h"
 
@@ -385,7 +386,8 @@ void kv_pages_drop(struct kv_pages *p, const struct kv_page *list, size_t n)
         p->cap_unused = cap;
     }
     for (size_t i = 0; i < n; i++)
-        p->unused[p->n_unused++] = list[i].at;
+        if (list[i].at != KV_PAGE_LATE)
+            p->unused[p->n_unused++] = list[i].at;
 }
 
 static void seal_page(struct kv_pages *p, uint32_t source, const uint8_t *rows, uint8_t *dst,
@@ -501,21 +503,63 @@ static enum err collect(struct kv_pages *p, uint32_t source, enum err failed, st
     return failed ? failed : rc;
 }
 
-enum err kv_pages_read(struct kv_pages *p, uint32_t owner, uint32_t source,
-                       const struct kv_page *list, const struct kv_want *want, size_t n,
-                       struct error *e)
+/* Late pages from want[0] on that are neighbours and not cached: one call of the owner's. */
+static size_t n_late(struct kv_pages *p, const struct kv_origin *from,
+                     const struct kv_want *want, size_t n)
 {
+    size_t k = 0;
+    while (k < n && k < BATCH && want[k].page == want[0].page + k &&
+           from->list[want[k].page].at == KV_PAGE_LATE &&
+           find(p, key_of(from->owner, from->source, want[k].page)) == NO_SLOT)
+        k++;
+    return k;
+}
+
+static enum err fetch_late(struct kv_pages *p, const struct kv_origin *from,
+                           const struct kv_want *want, size_t n, struct error *e)
+{
+    uint32_t per_page = page_rows(p->shape, from->source);
+    size_t bytes = per_page * row_bytes(p->shape, from->source);
+    uint64_t start = clock_mono_ns(clock_real());
+    enum err rc =
+        from->fetch->rows(from->fetch->ctx, 2 * from->source, want[0].page * (uint64_t)per_page,
+                          n * per_page, p->batch, e);
+    tier_count(&p->tier.stall_ns, clock_mono_ns(clock_real()) - start);
+    if (rc)
+        return err_wrap(e, rc, "plane %s, %zu pages from %u on",
+                        p->shape->planes[2 * (size_t)from->source].name, n, want[0].page);
+    tier_count(&p->tier.read_bytes, n * bytes);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t slot = find_room(p);
+        const uint8_t *page = p->batch + i * bytes;
+        memcpy(want[i].dst, page + want[i].first * row_bytes(p->shape, from->source),
+               want[i].n * row_bytes(p->shape, from->source));
+        if (slot == NO_SLOT)
+            continue; /* all are in flight: it is not kept */
+        put(p, slot, key_of(from->owner, from->source, want[i].page), SLOT_READY);
+        memcpy(slot_memory(p, slot), page, bytes);
+    }
+    return OK;
+}
+
+enum err kv_pages_read(struct kv_pages *p, const struct kv_origin *from,
+                       const struct kv_want *want, size_t n, struct error *e)
+{
+    uint32_t source = from->source;
     enum err rc = OK;
     size_t n_hits = 0;
-    for (size_t i = 0; i < n && !rc;) {
-        uint64_t key = key_of(owner, source, want[i].page);
+    for (size_t i = 0, k; i < n && !rc;) {
+        uint64_t key = key_of(from->owner, source, want[i].page);
         uint32_t slot = find(p, key);
         if (slot != NO_SLOT && p->slots[slot].state == SLOT_READY) {
             p->slots[slot].is_hot = true;
             copy_rows(p, source, slot, &want[i]);
             n_hits++;
             i++;
-        } else if (slot == NO_SLOT && start(p, key, &list[want[i].page], &want[i])) {
+        } else if ((k = n_late(p, from, want + i, n - i))) {
+            rc = fetch_late(p, from, want + i, k, e);
+            i += k;
+        } else if (slot == NO_SLOT && start(p, key, &from->list[want[i].page], &want[i])) {
             i++;
         } else {
             rc = collect(p, source, OK, e);

@@ -41,9 +41,10 @@ void kv_pages_free(struct kv_pages *p);
 
 /* Where a page of a plane is. */
 struct kv_page {
-    uint32_t at;   /* page of the file */
+    uint32_t at;   /* page of the file; KV_PAGE_LATE: with whoever fetches what stayed behind */
     uint64_t seal; /* number of its seal: none is used twice */
 };
+#define KV_PAGE_LATE UINT32_MAX
 
 /* Takes a sequence's tail of the budget; *owner names it in the calls below. ERR_LIMIT. */
 NODISCARD enum err kv_pages_join(struct kv_pages *p, uint32_t *owner, struct error *e);
@@ -65,11 +66,17 @@ struct kv_want {
     uint8_t *dst;
 };
 
-/* Brings the wanted rows to their places, whatever is cached first. ERR_IO, ERR_CORRUPT with
- * plane and page. */
-NODISCARD enum err kv_pages_read(struct kv_pages *p, uint32_t owner, uint32_t source,
-                                 const struct kv_page *list, const struct kv_want *want,
-                                 size_t n, struct error *e);
+/* The planes of one sequence, and who has its late pages (NULL: there are none). */
+struct kv_origin {
+    uint32_t owner, source;
+    const struct kv_page *list;
+    const struct state_fetch *fetch;
+};
+
+/* Brings the wanted rows to their places, whatever is cached first. Pages ascend. ERR_IO,
+ * ERR_CORRUPT with plane and page. */
+NODISCARD enum err kv_pages_read(struct kv_pages *p, const struct kv_origin *from,
+                                 const struct kv_want *want, size_t n, struct error *e);
 
 /* Room for kv_pages_gather_rows() rows of any source. */
 uint8_t *kv_pages_gather(struct kv_pages *p);

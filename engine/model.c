@@ -100,6 +100,7 @@ static const struct engine_ops MODEL_OPS = {
     .seq_export_rows = model_seq_export_rows,
     .seq_export_tip = model_seq_export_tip,
     .seq_import_begin = model_seq_import_begin,
+    .seq_import_fetch = model_seq_import_fetch,
     .seq_import_tip = model_seq_import_tip,
     .seq_rebuild = model_seq_rebuild,
 };

@@ -239,6 +239,28 @@ enum err model_seq_import_begin(struct seq *seq, uint64_t n_tokens, struct state
     return OK;
 }
 
+enum err model_seq_import_fetch(struct seq *seq, const struct state_fetch *fetch,
+                                struct error *e)
+{
+    struct model_seq *s = seq_of(seq);
+    enum err rc = OK;
+    if (!s->kv.pages)
+        rc = err_set(e, ERR_UNSUPPORTED, "rows that stay behind: no budget for KV rows");
+    else if (!s->importing || s->work.kind != WORK_NONE || s->kv.fetch.rows)
+        rc = err_set(e, ERR_CONFLICT, "rows that stay behind: %s",
+                     !s->importing ? "no import is open" : "it is too late");
+    else if (fetch->n_tokens > s->importing)
+        rc = err_set(e, ERR_INVAL, "rows of %" PRIu64 " tokens, the import has %" PRIu64,
+                     fetch->n_tokens, s->importing);
+    if (rc) {
+        fetch->close(fetch->ctx);
+        return rc;
+    }
+    if ((rc = kv_leave_behind(&s->kv, fetch, e)))
+        s->failed = true; /* and closes it with the sequence */
+    return rc;
+}
+
 enum err model_seq_rebuild(struct seq *seq, const struct tape_view *tape, enum resume_mode mode,
                            const struct seq_digest *digest, uint64_t *n_replayed,
                            struct error *e)

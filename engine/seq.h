@@ -80,6 +80,8 @@ enum err model_seq_export_rows(const struct seq *s, uint32_t plane, uint64_t row
                                uint64_t n_rows, void *dst, struct error *e);
 enum err model_seq_import_begin(struct seq *s, uint64_t n_tokens, struct state_regions *out,
                                 struct error *e);
+enum err model_seq_import_fetch(struct seq *s, const struct state_fetch *fetch,
+                                struct error *e);
 enum err model_seq_rebuild(struct seq *s, const struct tape_view *tape, enum resume_mode mode,
                            const struct seq_digest *digest, uint64_t *n_replayed,
                            struct error *e);

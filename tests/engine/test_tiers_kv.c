@@ -159,6 +159,117 @@ static void test_ahead(void **state)
     drive_state_free(&all);
 }
 
+/* ---- rows that stay behind
+ * --------------------------------------------------------------------
+ */
+
+/* Where they are: in an exported state. */
+struct behind {
+    const struct drive_state *state;
+    const struct state_layout *layout;
+    uint64_t n_calls, n_rows, fail_at; /* fail_at: the call that fails; 0: none */
+    uint64_t n_closed;
+};
+
+static enum err fetch_rows(void *ctx, uint32_t plane, uint64_t first, uint64_t n, void *dst,
+                           struct error *e)
+{
+    struct behind *b = ctx;
+    size_t row = b->layout->planes[plane].row_bytes;
+    assert_int_equal(plane % 2, 0);
+    assert_int_equal(b->n_closed, 0);
+    assert_true((first + n) * row <= b->state->plane_bytes[plane]);
+    if (++b->n_calls == b->fail_at)
+        return err_set(e, ERR_CORRUPT, "the pack is damaged");
+    b->n_rows += n;
+    memcpy(dst, (const uint8_t *)b->state->plane[plane] + first * row, n * row);
+    return OK;
+}
+
+static void fetch_close(void *ctx)
+{
+    ((struct behind *)ctx)->n_closed++;
+}
+
+/* A new sequence with b's state, of which main rows of the first n_behind tokens stay there. */
+static struct seq *import_late(struct engine *m, struct behind *b, uint64_t n_behind)
+{
+    const struct drive_state *st = b->state;
+    struct state_regions regions;
+    struct seq *s = drive_seq(m);
+    struct error e = {0};
+    b->layout = engine_describe(m)->layout;
+    assert_ok(seq_import_begin(s, st->n_tokens, &regions, &e), &e);
+    for (uint32_t i = 0; i < st->n_planes; i++) {
+        const struct plane_spec *p = &b->layout->planes[i];
+        size_t skip = i % 2 ? 0 : state_rows(p, n_behind) * p->row_bytes;
+        memcpy((uint8_t *)regions.plane[i] + skip, (const uint8_t *)st->plane[i] + skip,
+               st->plane_bytes[i] - skip);
+    }
+    const struct state_fetch f = {b, n_behind, fetch_rows, fetch_close};
+    assert_ok(seq_import_fetch(s, &f, &e), &e);
+    assert_int_equal(seq_import_fetch(s, &f, &e), ERR_CONFLICT);
+    b->n_closed = 0; /* the second one's */
+    assert_ok(seq_import_tip(s, st->tip, st->tip_bytes, &st->digest, &e), &e);
+    return s;
+}
+
+static void test_fetch(void **state)
+{
+    struct tape t;
+    struct drive_state half, all, some;
+    struct behind b = {.state = &half};
+    struct error e = {0};
+    (void)state;
+    make_tape(&t);
+    struct engine *m = drive_open(MODEL, &EVERYTHING), *small = open_small(2);
+    struct seq *s = drive_seq(m);
+    run_tape(m, &t, s, 650, &half);
+    run_tape(m, &t, s, N_IDS, &all);
+
+    struct seq *late = import_late(small, &b, 599);
+    uint64_t first = b.n_rows; /* of pages that are not full */
+    assert_true(n_cold(late) > 0);
+    run_tape(small, &t, late, N_IDS, &some);
+    assert_same(&all, &some);
+    assert_true(b.n_rows > first);
+    drive_state_free(&some);
+    seq_free(late);
+    assert_int_equal(b.n_closed, 1);
+
+    b = (struct behind){.state = &half};
+    late = import_late(small, &b, 650);
+    b.fail_at = b.n_calls + 3;
+    assert_ok(seq_input(late, t.ids + 650, N_IDS - 650, PREFILL_CED, &e), &e);
+    bool failed = false;
+    while (engine_has_work(small)) {
+        struct engine_event events[8];
+        size_t n = 0;
+        assert_ok(engine_step(small, events, 8, &n, &e), &e);
+        for (size_t i = 0; i < n; i++)
+            if (events[i].kind == ENGINE_DONE && events[i].reason == END_FAILED) {
+                failed = true;
+                assert_int_equal(events[i].error.code, ERR_CORRUPT);
+                assert_non_null(strstr(events[i].error.msg, "the pack is damaged"));
+            }
+    }
+    assert_true(failed);
+    seq_free(late);
+    assert_int_equal(b.n_closed, 1);
+
+    b = (struct behind){.state = &half}; /* no budget: everything has to be brought */
+    struct state_regions regions;
+    const struct state_fetch f = {&b, 650, fetch_rows, fetch_close};
+    s = drive_seq(m);
+    assert_ok(seq_import_begin(s, 650, &regions, &e), &e);
+    assert_int_equal(seq_import_fetch(s, &f, &e), ERR_UNSUPPORTED);
+    assert_int_equal(b.n_closed, 1);
+    drive_state_free(&half);
+    drive_state_free(&all);
+    engine_free(m);
+    engine_free(small);
+}
+
 /* ---- a spill file that fails --------------------------------------------------------------
  */
 
@@ -240,9 +351,8 @@ static void test_damage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_ahead),
-        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_resume), cmocka_unit_test(test_ahead),
+        cmocka_unit_test(test_fetch),  cmocka_unit_test(test_faults),
         cmocka_unit_test(test_damage),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
