@@ -13,7 +13,7 @@ extern const struct command cli_attach_command, cli_wait_command, cli_logs_comma
     cli_show_command;
 extern const struct command cli_ps_command, cli_fork_command, cli_rename_command,
     cli_rm_command, cli_cancel_command, cli_usage_command, cli_verify_command;
-extern const struct command cli_eval_command;
+extern const struct command cli_eval_command, cli_doctor_command;
 extern const struct command cli_rewind_command, cli_compact_command, cli_log_command;
 extern const struct command cli_export_command, cli_import_command;
 extern const struct command cli_search_command, cli_diff_command;
@@ -48,6 +48,7 @@ int cli_gc(int argc, char **argv);
 int cli_kv(int argc, char **argv);
 int cli_status(int argc, char **argv);
 int cli_eval(int argc, char **argv);
+int cli_doctor(int argc, char **argv);
 int cli_tools(int argc, char **argv);
 int cli_approvals(int argc, char **argv);
 int cli_approve(int argc, char **argv);

@@ -21,7 +21,8 @@ static const struct cli_verb verbs[] = {
     {&cli_approve_command, cli_approve}, {&cli_deny_command, cli_deny},
     {&cli_tools_command, cli_tools},     {&cli_status_command, cli_status},
     {&cli_gc_command, cli_gc},           {&cli_kv_command, cli_kv},
-    {&cli_config_command, cli_config},   {&cli_eval_command, cli_eval},
+    {&cli_config_command, cli_config},   {&cli_doctor_command, cli_doctor},
+    {&cli_eval_command, cli_eval},
 };
 
 #define N_VERBS (sizeof verbs / sizeof *verbs)

@@ -16,6 +16,7 @@ static const struct {
     {"render", verb_render, "a conversation to its prompt"},
     {"parse", verb_parse, "model output to a message"},
     {"load", verb_load, "what a checkpoint holds, and whether it can run here"},
+    {"doctor", verb_doctor, "what this machine has for agentd"},
     {"score", verb_score, "logits of given tokens"},
     {"key", verb_key, "the store's key file and its passphrase"},
     {"bench", verb_bench, "what saving and restoring state costs here"},

@@ -56,10 +56,10 @@
  *   model/status      {} -> figures; so do daemon/status and, with {}, daemon/shutdown
  *   $/cancel_request  {id}: a notification; the request with that id is answered -32800
  *
- *   SESSION   {id, name, origin, parent?, forkedAt?, cwd, state, reason, damaged, createdMs, updatedMs,
- * tokens, lastSeq, statePosition, resident, config, queued?, resume?}; session/list leaves the
- * declarations of tools out of config APPROVAL  {approvalId, sessionId, callId, name,
- * arguments, deadlineMs} LEDGER    and resume: agentd/ledger.h
+ *   SESSION   {id, name, origin, parent?, forkedAt?, cwd, state, reason, damaged, createdMs,
+ * updatedMs, tokens, lastSeq, statePosition, resident, config, queued?, resume?}; session/list
+ * leaves the declarations of tools out of config APPROVAL  {approvalId, sessionId, callId,
+ * name, arguments, deadlineMs} LEDGER    and resume: agentd/ledger.h
  *
  * Notifications:
  *

@@ -39,6 +39,7 @@ int verb_render(int argc, char **argv);
 int verb_parse(int argc, char **argv);
 int verb_serve(int argc, char **argv);
 int verb_load(int argc, char **argv);
+int verb_doctor(int argc, char **argv);
 int verb_score(int argc, char **argv);
 int verb_key(int argc, char **argv);
 int verb_bench(int argc, char **argv);
