@@ -119,7 +119,7 @@ $(B)/tests/%: $(B)/obj/tests/%.o $(SUPPORT_OBJ) $(LIB)
 EMULATED_OBJ := $(patsubst %.cu,$(B)/obj/emulated/%.o,$(wildcard kernels/*.cu)) \
                 $(B)/obj/emulated/tests/support/cuda_emulation.o
 CXXFLAGS ?= $(OPT) -g
-CXXFLAGS += -std=gnu++17 -ffp-contract=off -fno-omit-frame-pointer -Wall -Wextra -Wshadow \
+CXXFLAGS += -std=gnu++17 -fno-strict-aliasing -ffp-contract=off -fno-omit-frame-pointer -Wall -Wextra -Wshadow \
             $(if $(DEV),-Werror) $(SAN_$(VARIANT))
 define emulated
 $(call say,CXX,$<)

@@ -44,6 +44,12 @@
     type *name = reinterpret_cast<type *>(k_shared_bytes)
 #endif
 
+#ifdef K_CUDA_EMULATED
+#define K_UNROLL
+#else
+#define K_UNROLL _Pragma("unroll") /* arrays indexed in the loop stay in registers */
+#endif
+
 #define K_WARP 32u
 #define K_ALL_LANES 0xffffffffu
 

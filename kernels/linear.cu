@@ -59,13 +59,18 @@ __global__ void linear_mma(struct k_linear a, struct k_weight w, uint32_t groups
     };
     float sum[M][N][4];
     k_mma_product<M, N>(s, w, o0, o_end, x, sum);
-    for (unsigned m = 0; m < M; m++)
-        for (unsigned n = 0; n < N; n++)
+    K_UNROLL
+    for (unsigned m = 0; m < M; m++) {
+        K_UNROLL
+        for (unsigned n = 0; n < N; n++) {
+            K_UNROLL
             for (unsigned i = 0; i < 4; i++) {
                 size_t o = o0 + k_mma_out<M>(m, i), r = row0 + k_mma_row(n, i);
                 if (o < o_end && r < a.n)
                     a.y[r * a.y_stride + o] = k_rounded(sum[m][n][i], a.out);
             }
+        }
+    }
 }
 
 template <unsigned M, unsigned N>

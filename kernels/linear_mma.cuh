@@ -13,12 +13,13 @@
 
 #define K_MMA_THREADS 128u
 #define K_MMA_IN 32u
-#define K_MMA_PITCH (K_MMA_IN + 8) /* bf16: rows 20 banks apart, fragments without conflicts   \
-                                    */
+#define K_MMA_PITCH                                                                            \
+    (K_MMA_IN + 8) /* bf16: rows 20 banks apart, fragments without conflicts                   \
+                    */
 
 template <unsigned M, unsigned N> struct k_mma_shared {
-    uint16_t w[4 * 16 * M][K_MMA_PITCH];
-    uint16_t x[8 * N][K_MMA_PITCH];
+    __align__(16) uint16_t w[4 * 16 * M][K_MMA_PITCH];
+    __align__(16) uint16_t x[8 * N][K_MMA_PITCH];
 };
 
 /* D += A B; fragments as in the PTX ISA, "Matrix Fragments for mma.m16n8k16". */
@@ -47,17 +48,17 @@ __device__ static inline void k_mma_weights(const struct k_weight &w, size_t o, 
 {
     size_t at = o * w.n_in + i;
     if (w.type == K_W_BF16) {
-        memcpy(out, __builtin_assume_aligned((const uint16_t *)w.data + at, 16), 16);
+        *(uint4 *)out = *(const uint4 *)((const uint16_t *)w.data + at);
         return;
     }
-    uint8_t codes[8];
+    __align__(8) uint8_t codes[8];
     bool fp8 = w.type == K_W_FP8_32X32;
     float scale =
         k_e8m0_to_f32(fp8 ? w.scale[o / 32 * (w.n_in / 32) + i / 32] : w.scale[at / 32]);
     if (fp8)
-        memcpy(codes, __builtin_assume_aligned((const uint8_t *)w.data + at, 8), 8);
+        *(uint2 *)codes = *(const uint2 *)((const uint8_t *)w.data + at);
     else
-        memcpy(codes, __builtin_assume_aligned((const uint8_t *)w.data + at / 2, 4), 4);
+        *(uint32_t *)codes = *(const uint32_t *)((const uint8_t *)w.data + at / 2);
     for (unsigned q = 0; q < 8; q++) {
         float v = fp8 ? k_e4m3_to_f32(codes[q])
                       : k_e2m1_to_f32((uint8_t)(codes[q / 2] >> (q % 2 * 4)));
@@ -70,28 +71,26 @@ __device__ static inline void k_mma_stage(struct k_mma_shared<M, N> *s,
                                           const struct k_weight &w, size_t o0, size_t o_end,
                                           X x, uint32_t k0)
 {
-    uint16_t part[8];
+    __align__(16) uint16_t part[8];
     for (unsigned c = threadIdx.x; c < 4 * 16 * M * (K_MMA_IN / 8); c += K_MMA_THREADS) {
         unsigned o = c / (K_MMA_IN / 8), i = c % (K_MMA_IN / 8) * 8;
         memset(part, 0, sizeof part);
         if (o0 + o < o_end)
             k_mma_weights(w, o0 + o, k0 + i, part);
-        memcpy(__builtin_assume_aligned(&s->w[o][i], 16), part, sizeof part);
+        *(uint4 *)&s->w[o][i] = *(const uint4 *)part;
     }
     for (unsigned c = threadIdx.x; c < 8 * N * (K_MMA_IN / 8); c += K_MMA_THREADS) {
         unsigned r = c / (K_MMA_IN / 8), i = c % (K_MMA_IN / 8) * 8;
         const float *from = x(r);
         for (unsigned q = 0; q < 8; q++)
             part[q] = from ? k_f32_to_bf16(from[k0 + i + q]) : 0;
-        memcpy(__builtin_assume_aligned(&s->x[r][i], 16), part, sizeof part);
+        *(uint4 *)&s->x[r][i] = *(const uint4 *)part;
     }
 }
 
 __device__ static inline uint32_t k_mma_pair(const uint16_t *p)
 {
-    uint32_t u;
-    memcpy(&u, __builtin_assume_aligned(p, 4), sizeof u);
-    return u;
+    return *(const uint32_t *)p;
 }
 
 /* sum[m][n][i]: outputs o0 + k_mma_out<M>(m, i) of rows k_mma_row(n, i); x(r): the n_in inputs
@@ -103,6 +102,7 @@ __device__ static inline void k_mma_product(struct k_mma_shared<M, N> *s,
                                             X x, float sum[M][N][4])
 {
     unsigned warp = threadIdx.x / K_WARP, lane = threadIdx.x % K_WARP;
+    K_UNROLL
     for (unsigned at = 0; at < M * N * 4; at++)
         sum[at / (N * 4)][at / 4 % N][at % 4] = 0;
     for (uint32_t k0 = 0; k0 < w.n_in; k0 += K_MMA_IN) {
@@ -110,14 +110,17 @@ __device__ static inline void k_mma_product(struct k_mma_shared<M, N> *s,
         __syncthreads();
         for (unsigned i = lane % 4 * 2; i < K_MMA_IN; i += 16) {
             uint32_t b[N][2];
+            K_UNROLL
             for (unsigned n = 0; n < N; n++) {
                 b[n][0] = k_mma_pair(&s->x[n * 8 + lane / 4][i]);
                 b[n][1] = k_mma_pair(&s->x[n * 8 + lane / 4][i + 8]);
             }
+            K_UNROLL
             for (unsigned m = 0; m < M; m++) {
                 const uint16_t(*row)[K_MMA_PITCH] = &s->w[(warp * M + m) * 16 + lane / 4];
                 uint32_t a[4] = {k_mma_pair(&row[0][i]), k_mma_pair(&row[8][i]),
                                  k_mma_pair(&row[0][i + 8]), k_mma_pair(&row[8][i + 8])};
+                K_UNROLL
                 for (unsigned n = 0; n < N; n++)
                     k_mma_bf16(sum[m][n], a, b[n]);
             }
