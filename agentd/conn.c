@@ -11,12 +11,17 @@
 
 #define READ_BYTES ((size_t)64 << 10)
 
-/* One queued line; freed when the kernel has it. */
+struct line {
+    unsigned refs;
+    size_t len; /* with the newline */
+    char *text; /* from json_dumps; the newline is in the place of its NUL */
+};
+
+/* A line in one connection's queue; freed when the kernel has it. */
 struct outgoing {
     uv_write_t req;
     struct conn *conn;
-    size_t len;
-    char *text; /* from json_dumps */
+    struct line *line;
 };
 
 struct conn {
@@ -148,13 +153,36 @@ static void set_paused(struct conn *c, bool pause)
 
 /* ---- output ----------------------------------------------------------------------- */
 
+struct line *line_new(json_t *msg)
+{
+    char *text = msg ? json_dumps(msg, JSON_COMPACT) : NULL;
+    struct line *l = text ? calloc(1, sizeof(*l)) : NULL;
+
+    json_decref(msg);
+    if (!l) {
+        free(text);
+        return NULL;
+    }
+    *l = (struct line){.refs = 1, .len = strlen(text) + 1, .text = text};
+    text[l->len - 1] = '\n';
+    return l;
+}
+
+void line_unref(struct line *l)
+{
+    if (!l || --l->refs > 0)
+        return;
+    free(l->text);
+    free(l);
+}
+
 static void on_written(uv_write_t *req, int status)
 {
     struct outgoing *o = req->data;
     struct conn *c = o->conn;
 
-    c->queued -= o->len;
-    free(o->text);
+    c->queued -= o->line->len;
+    line_unref(o->line);
     free(o);
     if (status < 0)
         conn_close(c);
@@ -168,26 +196,22 @@ static void on_written(uv_write_t *req, int status)
     conn_unref(c);
 }
 
-/* Takes msg. */
-static void queue_line(struct conn *c, json_t *msg)
+static void queue_line(struct conn *c, struct line *l)
 {
-    char *text = msg && !c->closing ? json_dumps(msg, JSON_COMPACT) : NULL;
-    struct outgoing *o = text ? calloc(1, sizeof(*o)) : NULL;
+    struct outgoing *o = l && !c->closing ? calloc(1, sizeof(*o)) : NULL;
 
-    json_decref(msg);
     if (!o) {
-        free(text);
-        conn_close(c); /* out of memory: a line left out would lie about the order */
+        conn_close(c);
         return;
     }
-    *o = (struct outgoing){.conn = conn_ref(c), .len = strlen(text) + 1, .text = text};
+    *o = (struct outgoing){.conn = conn_ref(c), .line = l};
+    l->refs++;
     o->req.data = o;
-    c->queued += o->len;
-    static char newline[] = "\n";
-    uv_buf_t b[2] = {uv_buf_init(text, (unsigned)(o->len - 1)), uv_buf_init(newline, 1)};
-    if (uv_write(&o->req, (uv_stream_t *)&c->pipe, b, 2, on_written)) {
-        c->queued -= o->len;
-        free(text);
+    c->queued += l->len;
+    uv_buf_t b = uv_buf_init(l->text, (unsigned)l->len);
+    if (uv_write(&o->req, (uv_stream_t *)&c->pipe, &b, 1, on_written)) {
+        c->queued -= l->len;
+        line_unref(l);
         free(o);
         conn_close(c);
         conn_unref(c);
@@ -199,28 +223,41 @@ static void queue_line(struct conn *c, json_t *msg)
 
 void conn_send_reply(struct conn *c, json_t *msg)
 {
-    queue_line(c, msg);
+    struct line *l = line_new(msg);
+
+    queue_line(c, l);
+    line_unref(l);
 }
 
-static bool send_below(struct conn *c, json_t *msg, size_t room)
+static bool has_room(struct conn *c, size_t room)
 {
-    if (c->closing || c->queued > room) {
-        c->starved = true;
-        json_decref(msg);
+    bool has = !c->closing && c->queued <= room;
+
+    c->starved = c->starved || !has;
+    return has;
+}
+
+bool conn_has_room(struct conn *c)
+{
+    return has_room(c, CONN_DELTA_BYTES);
+}
+
+static bool send_below(struct conn *c, struct line *l, size_t room)
+{
+    if (!has_room(c, room))
         return false;
-    }
-    queue_line(c, msg);
+    queue_line(c, l);
     return true;
 }
 
-bool conn_send_event(struct conn *c, json_t *msg)
+bool conn_send_event(struct conn *c, struct line *l)
 {
-    return send_below(c, msg, CONN_EVENT_BYTES);
+    return send_below(c, l, CONN_EVENT_BYTES);
 }
 
-bool conn_send_delta(struct conn *c, json_t *msg)
+bool conn_send_delta(struct conn *c, struct line *l)
 {
-    return send_below(c, msg, CONN_DELTA_BYTES);
+    return send_below(c, l, CONN_DELTA_BYTES);
 }
 
 /* ---- accept ----------------------------------------------------------------------- */

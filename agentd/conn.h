@@ -12,6 +12,8 @@
  *     conn_send_event   refused over CONN_EVENT_BYTES: the caller catches up later
  *     conn_send_delta   refused over CONN_DELTA_BYTES: dropped, the caller owes a `gap`
  *
+ * What goes to many readers is written as text once (struct line) and shared by their queues.
+ *
  * After a refusal the owner's `drained` runs once the queue is under CONN_LOW_BYTES.
  *
  * A conn is counted: requests in flight hold it (conn_ref) past the peer's end; sending to a
@@ -60,11 +62,20 @@ pid_t conn_peer_pid(const struct conn *c);
 /* Free for the owner's use. */
 void **conn_user(struct conn *c);
 
-/* Each takes the message and writes it as one compact line. NULL (out of memory) closes. */
+/* A message as one compact line of JSON, counted. */
+struct line;
+/* Takes the message (NULL: out of memory). NULL: out of memory. */
+struct line *line_new(json_t *msg);
+void line_unref(struct line *l);
+
+/* Takes the message. NULL (out of memory) closes the connection, as does a NULL line below: a
+ * line left out would lie about the order. */
 void conn_send_reply(struct conn *c, json_t *msg);
-/* False: no room, nothing was queued. */
-NODISCARD bool conn_send_event(struct conn *c, json_t *msg);
-NODISCARD bool conn_send_delta(struct conn *c, json_t *msg);
+/* The line stays the caller's. False: no room, nothing was queued. */
+NODISCARD bool conn_send_event(struct conn *c, struct line *l);
+NODISCARD bool conn_send_delta(struct conn *c, struct line *l);
+/* Whether conn_send_delta would take one; no counts as a refusal. */
+bool conn_has_room(struct conn *c);
 size_t conn_queued_bytes(const struct conn *c);
 
 #endif

@@ -166,20 +166,44 @@ static void unsubscribe(struct subscription *sub)
         subscription_free(sub);
 }
 
+/* Sends one event. False: no room. */
+static bool send_event(struct subscription *sub, json_t *m)
+{
+    struct line *l = line_new(m);
+    bool sent = conn_send_event(sub->peer->conn, l);
+
+    line_unref(l);
+    return sent;
+}
+
 /* Sends ephemeral news to one live reader. What has no room is dropped and owed as a gap, which
- * goes out before anything else ephemeral does. Takes m. */
-static void send_ephemeral(struct subscription *sub, json_t *m)
+ * goes out before anything else ephemeral does. A reader that does not read costs a look at its
+ * queue. */
+static void send_line(struct subscription *sub, struct line *l)
 {
     struct conn *c = sub->peer->conn;
 
+    if (!conn_has_room(c)) {
+        sub->gap_due = true;
+        return;
+    }
     if (sub->gap_due) {
         json_t *params = json_pack("{s:s}", "sessionId", sub->session->id);
-        sub->gap_due = !conn_send_delta(c, rpc_notification("gap", params));
+        struct line *gap = line_new(rpc_notification("gap", params));
+        sub->gap_due = !conn_send_delta(c, gap);
+        line_unref(gap);
     }
-    if (sub->gap_due)
-        json_decref(m);
-    else
-        sub->gap_due = !conn_send_delta(c, m);
+    if (!sub->gap_due)
+        sub->gap_due = !conn_send_delta(c, l);
+}
+
+/* The same; takes m. */
+static void send_ephemeral(struct subscription *sub, json_t *m)
+{
+    struct line *l = line_new(m);
+
+    send_line(sub, l);
+    line_unref(l);
 }
 
 static json_t *state_message(const struct live *s)
@@ -200,7 +224,7 @@ static void go_live(struct subscription *sub)
         return;
     json_t *m = rpc_notification("session/live", json_pack("{s:s, s:I}", "sessionId", s->id,
                                                            "seq", (json_int_t)sub->cursor));
-    sub->marker_due = !conn_send_event(sub->peer->conn, m);
+    sub->marker_due = !send_event(sub, m);
     sub->live = !sub->marker_due;
     if (sub->live) {
         send_ephemeral(sub, state_message(s));
@@ -234,7 +258,7 @@ static void batch_done(struct job *j)
         json_array_foreach(b->messages, i, m)
         {
             json_t *seq = json_object_get(json_object_get(m, "params"), "seq");
-            if (!conn_send_event(sub->peer->conn, json_incref(m)))
+            if (!send_event(sub, json_incref(m)))
                 break; /* goes on in events_peer_drained */
             sub->cursor = (uint64_t)json_integer_value(seq);
         }
@@ -330,17 +354,18 @@ void events_peer_drained(struct peer *p)
 void events_publish(struct live *s, uint64_t seq, const char *json)
 {
     json_t *m = s->subscriptions ? events_notification(s->id, seq, json) : NULL;
+    struct line *l = m ? line_new(m) : NULL;
 
     for (struct subscription *sub = s->subscriptions; m && sub; sub = sub->next_of_session) {
         if (!sub->live)
             continue;
         assert(sub->cursor + 1 == seq);
-        if (conn_send_event(sub->peer->conn, json_incref(m)))
+        if (conn_send_event(sub->peer->conn, l))
             sub->cursor = seq;
         else
             sub->live = false; /* catches up when there is room */
     }
-    json_decref(m);
+    line_unref(l);
 }
 
 void events_cut(struct live *s, json_t *kept)
@@ -348,23 +373,27 @@ void events_cut(struct live *s, json_t *kept)
     json_t *m =
         rpc_notification("session/cut", json_pack("{s:s, s:I, s:o}", "sessionId", s->id, "seq",
                                                   (json_int_t)s->last_seq, "kept", kept));
+    struct line *l = line_new(m);
 
     for (struct subscription *sub = s->subscriptions; sub; sub = sub->next_of_session) {
         if (sub->cursor > s->last_seq)
             sub->cursor = s->last_seq;
         sub->stale = sub->reading;
-        if (!conn_send_event(sub->peer->conn, json_incref(m)))
+        if (!conn_send_event(sub->peer->conn, l))
             conn_close(sub->peer->conn); /* it would take other events for those it has */
     }
-    json_decref(m);
+    line_unref(l);
 }
 
+/* Takes m. */
 static void broadcast(struct live *s, json_t *m)
 {
-    for (struct subscription *sub = s->subscriptions; m && sub; sub = sub->next_of_session)
+    struct line *l = line_new(m);
+
+    for (struct subscription *sub = s->subscriptions; sub; sub = sub->next_of_session)
         if (sub->live)
-            send_ephemeral(sub, json_incref(m));
-    json_decref(m);
+            send_line(sub, l);
+    line_unref(l);
 }
 
 static json_t *delta_message(const struct live *s, const char *item, const char *kind,
