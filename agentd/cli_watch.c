@@ -281,6 +281,11 @@ static char ask(struct watch *w, const json_t *approval)
     end_stream(w);
     fputs("allow ", stderr);
     print_call(w, stderr, approval);
+    if (cli_str(approval, "reason")[0]) {
+        fputs("because of ", stderr);
+        cli_text_print(stderr, cli_str(approval, "reason"));
+        fputs("\n", stderr);
+    }
     fputs("[y]es, for the [s]ession, [n]o? ", stderr);
     while (poll(p, 2, cli_time_left(w->cli)) < 0 && errno == EINTR)
         ;

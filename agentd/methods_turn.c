@@ -7,7 +7,9 @@
 #include "agentd/events.h"
 #include "agentd/live.h"
 #include "agentd/methods.h"
+#include "agentd/rpc.h"
 #include "agentd/turn.h"
+#include "agentd/user_prompt.h"
 #include "agentd/verify.h"
 #include "agentd/wait.h"
 #include "base/json.h"
@@ -152,21 +154,33 @@ void method_approval_resolve(struct request *r)
         request_reply(r, json_pack("{s:s}", "outcome", names[outcome]));
 }
 
+/* content of a result: a text, or parts of text as a prompt has them. */
+static enum err read_content(const json_t *params, struct buf *out, struct error *e)
+{
+    const char *text = NULL;
+    size_t n = 0;
+
+    if (json_is_array(json_object_get(params, "content")))
+        return user_prompt_read_text(params, out, e);
+    enum err rc = json_need_str(params, "content", &text, &n, e);
+    return rc ? rc : buf_add(out, text, n, e);
+}
+
 static void take_result(struct request *r, struct live *s)
 {
-    const char *id = NULL, *content = NULL;
+    AUTO(buf) struct buf content = BUF_INIT(RPC_MAX_LINE);
+    const char *id = NULL;
     bool is_error = false;
-    size_t len = 0;
     struct error e;
     enum err rc;
 
     if (json_need_str(r->params, "callId", &id, NULL, &e) ||
-        json_need_str(r->params, "content", &content, &len, &e) ||
+        read_content(r->params, &content, &e) ||
         json_opt_bool(r->params, "isError", &is_error, &e)) {
         request_fail_params(r, &e);
         return;
     }
-    if ((rc = turn_tool_result(s, id, content, len, is_error, &e)))
+    if ((rc = turn_tool_result(s, id, buf_str(&content), content.len, is_error, &e)))
         refuse_answer(r, rc, &e);
     else
         request_reply(r, json_object());

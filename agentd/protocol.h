@@ -6,7 +6,8 @@
  *   initialize        {protocolVersion:1, clientInfo?} -> {protocolVersion, capabilities,
  *                     info:{name, version}, limits, model, pid}
  *   session/new       {cwd, name?, system?, tools?, clientTools?, thinkingMode?, effort?,
- *                     approve?, maxSteps?, maxTokens?, seed?, temperature?, topP?, mode?}
+ *                     approve?, rules?:["allow|ask|deny TOOL [PATTERN]"...] (tools/rules.h),
+ *                     maxSteps?, maxTokens?, seed?, temperature?, topP?, mode?}
  *                     -> {id, name}
  *   session/prompt    {id, clientMessageId?, content:[{type:"text", text}], forced?}
  *                     -> {turnId, seq, queued?}: durable when answered. While a turn runs it
@@ -51,21 +52,25 @@
  *   approval/list     {} -> {approvals:[APPROVAL...]}
  *   approval/resolve  {approvalId, outcome: once|session|reject} -> {outcome}; kind
  *                     already_resolved when somebody was first
- *   tool/result       {id, callId, content, isError?} -> {}
+ *   tool/result       {id, callId, content, isError?} -> {}; content: a text, or parts as
+ *                     session/prompt has them
  *   tool/list         {} -> {tools:[{name, description, parameters}...]}
  *   model/status      {} -> figures; so do daemon/status and, with {}, daemon/shutdown
  *   $/cancel_request  {id}: a notification; the request with that id is answered -32800
  *
  *   SESSION   {id, name, origin, parent?, forkedAt?, cwd, state, reason, damaged, createdMs,
- * updatedMs, tokens, lastSeq, statePosition, resident, config, queued?, resume?}; session/list
- * leaves the declarations of tools out of config APPROVAL  {approvalId, sessionId, callId,
- * name, arguments, deadlineMs} LEDGER    and resume: agentd/ledger.h
+ *             updatedMs, tokens, lastSeq, statePosition, resident, config, queued?, resume?};
+ *             session/list leaves the declarations of tools out of config
+ *   APPROVAL  {approvalId, sessionId, callId, name, arguments, deadlineMs, reason?: the rule}
+ *   LEDGER    and resume: agentd/ledger.h
  *
  * Notifications:
  *
  *   session/event       {sessionId, seq, tMs, turnId?, type, ...}: durable, seq without gaps.
  *                       type item:  item:{id, kind, text?, bytesB64?, callId?, name?,
- *                                   arguments?, status?, isError?}; a later event of the
+ *                                   arguments?, status?, isError?, cwd?: where a command's
+ *                                   shell was at its end, todo?: [{text, status}...]: the
+ *                                   list from here on}; a later event of the
  *                                   same item id replaces the earlier one. A queued prompt
  *                                   is a note with status queued (or withdrawn) until its turn
  *                                   begins; text that steers is a user item with status

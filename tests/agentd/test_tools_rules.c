@@ -231,6 +231,31 @@ static void test_config_show_has_every_rule(void **state)
     close_all();
 }
 
+/* agentctl run --allow, --ask, --deny: rules of one session. */
+static void test_rules_of_agentctl_run(void **state)
+{
+    (void)state;
+    char path[200];
+    open_with("", "{}");
+    snprintf(path, sizeof path, "%s/forced", d.dir);
+    json_auto_t *forced = json_pack("[{s:s}, {s:s}, {s:s}]", "text", RUN("echo ran; pwd"),
+                                    "text", RUN("echo a && rm x"), "text", "ok</think>done");
+    assert_int_equal(json_dump_file(forced, path, 0), 0);
+    setenv("AGENTD_SOCKET", d.socket, 1);
+    const struct agentctl_ran *ran =
+        AGENTCTL("run", "-n", "ruled", "-C", d.work, "--approve", "never", "--allow",
+                 "run echo *; run pwd", "--deny", "run rm *", "--forced", path, "go");
+    assert_int_equal(ran->code, 0);
+    assert_string_equal(ran->out, "done\n");
+    ran = AGENTCTL("logs", "ruled");
+    assert_has(ran->out, "ran");
+    assert_has(ran->out, "does not permit it (rule \"deny run rm *\")");
+    ran = AGENTCTL("run", "-C", d.work, "--allow", "run $x", "go");
+    assert_int_equal(ran->code, 2);
+    unsetenv("AGENTD_SOCKET");
+    close_all();
+}
+
 static bool offers_fetch(void)
 {
     json_auto_t *r = daemon_call(c, "tool/list", NULL);
@@ -274,6 +299,7 @@ int main(void)
         cmocka_unit_test(test_rules_with_mode_auto),
         cmocka_unit_test(test_rules_that_are_wrong_are_named),
         cmocka_unit_test(test_config_show_has_every_rule),
+        cmocka_unit_test(test_rules_of_agentctl_run),
         cmocka_unit_test(test_http_fetch_is_off_unless_allowed),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);

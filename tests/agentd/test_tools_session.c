@@ -59,7 +59,8 @@ static const char *text_of(const json_t *o, const char *key)
 }
 
 struct log {
-    json_t *results; /* items */
+    json_t *results;    /* items */
+    char last_call[64]; /* id of the newest call */
     bool live;
 };
 
@@ -70,19 +71,36 @@ static void keep_results(void *user, const char *method, const json_t *params)
     l->live = l->live || !strcmp(method, "session/live");
     if (!strcmp(method, "session/event") && !strcmp(text_of(item, "kind"), "tool_result"))
         json_array_append_new(l->results, json_deep_copy(item));
+    if (!strcmp(method, "session/event") && !strcmp(text_of(item, "kind"), "tool_call"))
+        snprintf(l->last_call, sizeof l->last_call, "%s", text_of(item, "callId"));
 }
 
-/* The items of all tool results of a session. */
-static json_t *results_of(const char *session)
+/* All tool results of a session, and its newest call. */
+static struct log read_log(const char *session)
 {
-    struct log l = {json_array(), false};
+    struct log l = {.results = json_array()};
     struct client *reader = daemon_connect(&d, keep_results, &l);
     json_decref(daemon_call(reader, "session/attach",
                             json_pack("{s:s, s:i}", "id", session, "fromSeq", 0)));
     while (!l.live)
         assert_int_equal(client_poll(reader, 5000, NULL), OK);
     client_free(reader);
-    return l.results;
+    return l;
+}
+
+/* The items of all tool results of a session. */
+static json_t *results_of(const char *session)
+{
+    return read_log(session).results;
+}
+
+/* The call that waits for its client. Valid until the next call. */
+static const char *waiting_call(void)
+{
+    static struct log l;
+    l = read_log(id);
+    json_decref(l.results);
+    return l.last_call;
 }
 
 /* One turn in which the model makes these calls, one step each (NULL ends), and ends. */
@@ -444,6 +462,38 @@ static void test_claude_code_35287_codegraff_275_a_client_that_never_answers(voi
     close_session();
 }
 
+/* ggml-org/llama.cpp #23465: results of tools as a text and as content parts. */
+static void test_llama_cpp_23465_results_as_text_and_as_parts(void **state)
+{
+    (void)state;
+    static const char *const contents[] = {
+        "\"plain\"",
+        "[{\"type\":\"text\",\"text\":\"one\"},{\"type\":\"text\",\"text\":\"two\"}]"};
+    static const char *const want[] = {"plain", "one\n\ntwo"};
+    open_session("{\"tools\":[],\"clientTools\":[{\"name\":\"ask\",\"description\":\"d\","
+                 "\"parameters\":{\"type\":\"object\"}}]}");
+    for (int i = 0; i < 2; i++) {
+        json_decref(daemon_call(c, "session/prompt",
+                                json_pack("{s:s, s:[{s:s, s:s}], s:[{s:s}, {s:s}]}", "id", id,
+                                          "content", "type", "text", "text", "go", "forced",
+                                          "text", CALL("ask", ""), "text", DONE)));
+        json_decref(daemon_wait(c, id));
+        char call[64];
+        json_auto_t *s = daemon_call(c, "session/get", json_pack("{s:s}", "id", id));
+        assert_string_equal(text_of(s, "state"), "requires_action");
+        snprintf(call, sizeof call, "%s", waiting_call());
+        json_auto_t *params = json_pack("{s:s, s:s, s:o}", "id", id, "callId", call, "content",
+                                        json_loads(contents[i], JSON_DECODE_ANY, NULL));
+        json_t *bad = json_deep_copy(params);
+        json_object_set_new(bad, "content", json_pack("[{s:s}]", "type", "image"));
+        assert_int_equal(daemon_refused(c, "tool/result", bad), -32602);
+        json_decref(daemon_call(c, "tool/result", json_incref(params)));
+        json_decref(daemon_wait(c, id));
+        assert_result(1, want[i]);
+    }
+    close_session();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -458,6 +508,7 @@ int main(void)
         cmocka_unit_test(test_cancel_while_a_call_waits_for_a_job),
         cmocka_unit_test(test_wrong_arguments_get_one_repair_round),
         cmocka_unit_test(test_codex_24369_control_bytes_in_names_and_arguments),
+        cmocka_unit_test(test_llama_cpp_23465_results_as_text_and_as_parts),
         cmocka_unit_test(test_claude_code_35287_codegraff_275_a_client_that_never_answers),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
