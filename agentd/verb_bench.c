@@ -110,17 +110,17 @@ static enum err appends_text(const struct bench *b, const struct bench_appends *
                              struct buf *out, struct error *e)
 {
     const struct bench_options *o = b->o;
-    enum err rc =
-        buf_printf(out, e,
-                   "geometry  %s, %llu tokens, then %u appends of %llu, encrypt=%s\n"
-                   "rows      %.1f kB an append\n"
-                   "written   %.1f kB of tails, %.1f of blocks, %.1f of tips an append\n"
-                   "took      %.1f ms an append (median), %.1f at most\n"
-                   "live      %.1f bytes a token after gc, tips apart\n\n",
-                   bench_geometry_names[o->geometry], (unsigned long long)o->n_tokens,
-                   o->n_appends, (unsigned long long)o->step, on_off[o->encrypt],
-                   r->row_bytes / 1e3, r->tail_bytes / 1e3, r->block_bytes / 1e3,
-                   r->tip_bytes / 1e3, r->ms_median, r->ms_most, r->live_bytes);
+    enum err rc = buf_printf(
+        out, e,
+        "geometry  %s, %llu tokens, then %u appends of %llu, encrypt=%s\n"
+        "rows      %.1f kB an append\n"
+        "written   %.1f kB of tails (%.1f at most), %.1f of blocks, %.1f of tips an append\n"
+        "took      %.1f ms an append (median), %.1f at most\n"
+        "live      %.1f bytes a token after gc, tips apart\n\n",
+        bench_geometry_names[o->geometry], (unsigned long long)o->n_tokens, o->n_appends,
+        (unsigned long long)o->step, on_off[o->encrypt], r->row_bytes / 1e3,
+        r->tail_bytes / 1e3, r->tail_most / 1e3, r->block_bytes / 1e3, r->tip_bytes / 1e3,
+        r->ms_median, r->ms_most, r->live_bytes);
     return rc ? rc : add_lines(r->lines, r->n_lines, out, e);
 }
 
@@ -170,14 +170,15 @@ static json_t *restore_json(const struct bench *b, const struct bench_restore *r
 
 static json_t *appends_json(const struct bench *b, const struct bench_appends *r)
 {
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}",
-                     "geometry", bench_geometry_names[b->o->geometry], "history",
-                     (json_int_t)b->o->n_tokens, "appends", (json_int_t)b->o->n_appends, "step",
-                     (json_int_t)b->o->step, "tokens", (json_int_t)r->n_tokens, "encrypt",
-                     (int)b->o->encrypt, "row_bytes", r->row_bytes, "tail_bytes", r->tail_bytes,
-                     "block_bytes", r->block_bytes, "tip_bytes", r->tip_bytes, "median_ms",
-                     r->ms_median, "most_ms", r->ms_most, "live_bytes_per_token", r->live_bytes,
-                     "lines", lines_json(r->lines, r->n_lines));
+    return json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}",
+        "geometry", bench_geometry_names[b->o->geometry], "history", (json_int_t)b->o->n_tokens,
+        "appends", (json_int_t)b->o->n_appends, "step", (json_int_t)b->o->step, "tokens",
+        (json_int_t)r->n_tokens, "encrypt", (int)b->o->encrypt, "row_bytes", r->row_bytes,
+        "tail_bytes", r->tail_bytes, "most_tail_bytes", r->tail_most, "block_bytes",
+        r->block_bytes, "tip_bytes", r->tip_bytes, "median_ms", r->ms_median, "most_ms",
+        r->ms_most, "live_bytes_per_token", r->live_bytes, "lines",
+        lines_json(r->lines, r->n_lines));
 }
 
 /* ---- the verb ---------------------------------------------------------------------------- */

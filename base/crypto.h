@@ -74,7 +74,7 @@ struct crypto_cost {
  * take the machine's memory. */
 #define CRYPTO_COST_MIN ((struct crypto_cost){1, 8u << 10})
 #define CRYPTO_COST_MAX ((struct crypto_cost){64, 1ull << 30})
-/* RFC 9106's second recommendation for one lane: 3 passes over 256 MiB; 0.3 to 1 s. */
+/* What libsodium calls moderate: 0.5 to 1 s a guess. */
 #define CRYPTO_COST_DEFAULT ((struct crypto_cost){3, 256u << 20})
 
 /* A key from a passphrase. ERR_INVAL: a cost out of bounds. ERR_NOMEM: no room for it. */
