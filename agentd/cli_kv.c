@@ -1,4 +1,5 @@
-/* agentctl kv: the room that model state takes, and what happens to that of one session. */
+/* agentctl kv and fsck: the room that model state takes, what happens to that of one session;
+ * and whether everything in the store is whole. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -115,6 +116,77 @@ int cli_kv(int argc, char **argv)
         print_stats(answer);
     else
         cli_fields_print(stdout, answer, 0);
+    cli_close(&x);
+    return code;
+}
+
+/* ---- fsck ----------------------------------------------------------------------- */
+
+struct fsck_options {
+    struct cli_options cli; /* first */
+    bool repair;
+};
+
+static const struct option fsck_table[] = {
+    {"repair", 0, OPTION_FLAG, offsetof(struct fsck_options, repair),
+     .help = "set damage aside and mend what can be mended"},
+};
+
+const struct command cli_fsck_command = {"fsck",
+                                         "",
+                                         "look at every row and byte of the store",
+                                         OPTION_TABLE(fsck_table),
+                                         CLI_OPTION_TABLE,
+                                         0,
+                                         0};
+
+static void print_fsck(const json_t *answer)
+{
+    char rows[CLI_FIGURE_BYTES], tokens[CLI_FIGURE_BYTES], bytes[CLI_FIGURE_BYTES];
+    bool repair = json_is_true(json_object_get(answer, "repair"));
+    const json_t *x;
+    size_t i;
+    json_array_foreach(json_object_get(answer, "findings"), i, x)
+    {
+        bool nothing = !strcmp(cli_str(x, "action"), "none");
+        printf("%-9s ", cli_str(x, "kind"));
+        cli_text_print(stdout, cli_str(x, "what"));
+        printf(nothing ? "\n" : repair ? "; %s\n" : "; --repair: %s\n", cli_str(x, "action"));
+    }
+    printf("%s rows, %lld sessions of %s tokens, %lld extents of %s bytes in %lld packs: ",
+           cli_thousands(cli_int(answer, "rows"), rows), (long long)cli_int(answer, "sessions"),
+           cli_thousands(cli_int(answer, "tokens"), tokens),
+           (long long)cli_int(answer, "extents"),
+           cli_thousands(cli_int(answer, "bytes"), bytes), (long long)cli_int(answer, "packs"));
+    if (cli_int(answer, "found") == 0)
+        puts("whole");
+    else
+        printf("%lld found, %lld repaired\n", (long long)cli_int(answer, "found"),
+               (long long)cli_int(answer, "repaired"));
+}
+
+int cli_fsck(int argc, char **argv)
+{
+    struct fsck_options o = {0};
+    json_auto_t *answer = NULL;
+    struct options seen;
+    struct cli x;
+    struct error e;
+    int code = cli_parse(&cli_fsck_command, argc, argv, &o, &seen);
+    if (code == CLI_GO_ON)
+        code = cli_open(&x, &cli_fsck_command, &o.cli, NULL, NULL);
+    if (code != CLI_GO_ON)
+        return code;
+    enum err rc =
+        cli_call(&x, "store/fsck", json_pack("{s:b}", "repair", o.repair), &answer, &e);
+    if (rc)
+        code = cli_fail(&x, rc, &e);
+    else if (o.cli.json || o.cli.jsonl)
+        cli_json_print(stdout, answer, o.cli.json);
+    else
+        print_fsck(answer);
+    if (!rc)
+        code = cli_int(answer, "found") ? EXIT_CORRUPT : EXIT_DONE;
     cli_close(&x);
     return code;
 }

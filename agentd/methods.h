@@ -42,6 +42,9 @@ void method_kv_stats(struct request *r);
 void method_kv_pin(struct request *r);
 void method_kv_drop(struct request *r);
 
+/* methods_fsck.c */
+void method_store_fsck(struct request *r);
+
 /* methods_daemon.c: the daemon itself */
 void method_initialize(struct request *r);
 void method_tool_list(struct request *r);

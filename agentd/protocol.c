@@ -41,6 +41,7 @@ static const struct {
     {"kv/stats", method_kv_stats},
     {"kv/pin", method_kv_pin},
     {"kv/drop", method_kv_drop},
+    {"store/fsck", method_store_fsck},
     {"daemon/shutdown", method_daemon_shutdown},
     {"$/cancel_request", method_cancel_request},
 };

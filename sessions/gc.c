@@ -194,6 +194,12 @@ static enum err rewrite(struct gc *g, struct error *e)
         return OK;
     }
     rc = pack_rewrite_step(g->st, g->moving, &g->moving_at, &g->report, &done, e);
+    /* No room for what moves: then it stays where it is. */
+    if (rc == ERR_LIMIT) {
+        g->moving = 0;
+        go_on(g);
+        return OK;
+    }
     if (rc || !done)
         return rc;
     g->report.packs_rewritten++;

@@ -3,9 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sessions/head_internal.h"
 #include "sessions/pack_internal.h"
-#include "sessions/sweep.h"
+#include "sessions/whole.h"
 
 #define STEP_BYTES (4u << 20)
 #define STEP_MOVES 64
@@ -44,134 +43,28 @@ enum err pack_rewrite_next(struct store *st, int64_t after, int64_t *pack, bool 
 
 /* ---- one extent -------------------------------------------------------------------------- */
 
-/* An extent on its way: its row, and where it goes. */
-struct move {
-    enum catalog_table kind;
-    int64_t id;
-    union {
-        struct block_row block;
-        struct tail_row tail;
-        struct tip_row tip;
-    } row;
-};
-
-static struct extent_row *row_of(struct move *m)
-{
-    switch (m->kind) {
-    case CATALOG_BLOCKS:
-        return &m->row.block.x;
-    case CATALOG_TAILS:
-        return &m->row.tail.x;
-    case CATALOG_TIPS:
-        break;
-    }
-    return &m->row.tip.x;
-}
-
-static enum err read_row(struct store *st, struct move *m, struct error *e)
-{
-    switch (m->kind) {
-    case CATALOG_BLOCKS:
-        return block_read(st, m->id, &m->row.block, e);
-    case CATALOG_TAILS:
-        return tail_read(st, m->id, &m->row.tail, e);
-    case CATALOG_TIPS:
-        break;
-    }
-    return tip_read(st, m->id, &m->row.tip, e);
-}
-
-static enum err write_row(struct store *st, const struct move *m, struct error *e)
-{
-    switch (m->kind) {
-    case CATALOG_BLOCKS:
-        return block_write(st, &m->row.block, e);
-    case CATALOG_TAILS:
-        return tail_write(st, &m->row.tail, e);
-    case CATALOG_TIPS:
-        break;
-    }
-    return tip_write(st, &m->row.tip, e);
-}
-
-/* What the extent must be, as its row says. */
-static struct head_want_extent want_of(const struct store *st, struct move *m)
-{
-    struct head_want_extent w = {.place = row_of(m)->place, .digest = row_of(m)->digest};
-    switch (m->kind) {
-    case CATALOG_BLOCKS:
-        w.kind = EXTENT_BLOCK;
-        w.first = m->row.block.depth * st->block_tokens;
-        w.last = w.first + st->block_tokens;
-        break;
-    case CATALOG_TAILS:
-        w.kind = EXTENT_TAIL;
-        w.first = m->row.tail.first;
-        w.last = m->row.tail.last;
-        break;
-    case CATALOG_TIPS:
-        w.kind = EXTENT_TIP;
-        w.first = w.last = m->row.tip.position;
-        break;
-    }
-    return w;
-}
-
-/* Checks every tag of the extent that lies in st->extent as it is on disk. Sealed chunks are
- * decrypted by that: in a copy. */
-static enum err check_whole(struct store *st, const struct head_extent *h, struct error *e)
-{
-    const uint8_t *bytes = st->extent.p;
-    enum err rc = OK;
-    for (uint32_t i = 0; i < h->x.n_regions && !rc; i++) {
-        const struct extent_region *r = &h->x.regions[i];
-        size_t n = (size_t)extent_pages(r->bytes) * EXTENT_PAGE;
-        if ((rc = page_buffer_need(&st->scratch, n, e)))
-            return rc;
-        if (n)
-            memcpy(st->scratch.p, bytes + (size_t)r->page * EXTENT_PAGE, n);
-        rc = extent_open(&h->x, h->header, r, &st->space.keys, st->scratch.p, e);
-    }
-    return rc;
-}
-
-/* The whole extent into st->extent, every tag checked. */
-static enum err read_whole(struct store *st, const struct head_want_extent *w,
-                           struct head_extent *h, struct error *e)
-{
-    const struct pack_file *f;
-    size_t n = (size_t)w->place.pages * EXTENT_PAGE;
-    enum err rc = head_extent_open(st, w, h, e);
-    if (rc || (rc = page_buffer_need(&st->extent, n, e)) ||
-        (rc = pack_open(st, w->place.pack, &f, e)) ||
-        (rc = fs_pread(f->fd, "pack", st->extent.p, n, w->place.off, e)))
-        return rc;
-    return check_whole(st, h, e);
-}
-
 /* Copies one extent to the open pack. *moved false: it is unusable, and stays. */
-static enum err move_one(struct store *st, struct move *m, bool *moved, struct error *e)
+static enum err move_one(struct store *st, struct whole *m, bool *moved, struct error *e)
 {
-    enum err rc = read_row(st, m, NULL);
+    enum err rc = whole_load(st, m, NULL);
     *moved = false;
-    if (rc || row_of(m)->damaged)
+    if (rc || whole_row(m)->damaged)
         return rc == ERR_NOMEM ? err_set(e, rc, "rewrite: out of memory") : OK;
-    struct head_want_extent want = want_of(st, m);
     AUTO(head_extent) struct head_extent h = {0};
-    if ((rc = read_whole(st, &want, &h, e))) {
+    if ((rc = whole_read(st, m, &h, e))) {
         if (!head_is_damage(rc))
             return rc;
         return rc == ERR_IO ? OK : catalog_set_aside(st, m->kind, m->id, e);
     }
     const uint8_t *uuid;
     struct pack_place to;
-    if ((rc = pack_room(st, want.place.pages, &to, &uuid, e)))
+    if ((rc = pack_room(st, whole_row(m)->place.pages, &to, &uuid, e)))
         return rc;
     extent_move(st->extent.p, (size_t)h.x.header_pages * EXTENT_PAGE, &st->space.keys, uuid,
                 to.off);
     if ((rc = pack_write(st, &to, st->extent.p, e)))
         return rc;
-    row_of(m)->place = to;
+    whole_row(m)->place = to;
     *moved = true;
     return OK;
 }
@@ -179,7 +72,7 @@ static enum err move_one(struct store *st, struct move *m, bool *moved, struct e
 /* ---- a step ------------------------------------------------------------------------------ */
 
 /* Extents of the pack that begin at or behind *at, as far as a step goes. */
-static enum err list_moves(struct store *st, int64_t pack, uint64_t *at, struct move *moves,
+static enum err list_moves(struct store *st, int64_t pack, uint64_t *at, struct whole *moves,
                            size_t *n, bool *done, struct error *e)
 {
     AUTO(query) struct query q = {0};
@@ -203,14 +96,14 @@ static enum err list_moves(struct store *st, int64_t pack, uint64_t *at, struct 
             return OK;
         }
         moves[(*n)++] =
-            (struct move){.kind = (enum catalog_table)row_int(&q, 3), .id = row_int(&q, 2)};
+            (struct whole){.kind = (enum catalog_table)row_int(&q, 3), .id = row_int(&q, 2)};
         bytes += row_uint(&q, 1) * EXTENT_PAGE;
         *at = row_uint(&q, 0) + 1;
     }
     return OK;
 }
 
-static enum err commit_moves(struct store *st, const struct move *moves, size_t n,
+static enum err commit_moves(struct store *st, const struct whole *moves, size_t n,
                              struct error *e)
 {
     AUTO(txn) struct txn t = {0};
@@ -218,7 +111,7 @@ static enum err commit_moves(struct store *st, const struct move *moves, size_t 
     if (rc || (rc = txn_begin(&t, &st->db, e)))
         return rc;
     for (size_t i = 0; i < n && !rc; i++)
-        rc = write_row(st, &moves[i], e);
+        rc = whole_store(st, &moves[i], e);
     if (rc || (rc = pack_note(st, e)))
         return rc;
     return txn_commit(&t, e);
@@ -227,7 +120,7 @@ static enum err commit_moves(struct store *st, const struct move *moves, size_t 
 enum err pack_rewrite_step(struct store *st, int64_t pack, uint64_t *at, struct gc_report *r,
                            bool *done, struct error *e)
 {
-    struct move *moves = malloc(STEP_MOVES * sizeof *moves);
+    struct whole *moves = malloc(STEP_MOVES * sizeof *moves);
     if (!moves)
         return err_set(e, ERR_NOMEM, "rewrite: out of memory");
     size_t n, n_moved = 0;
@@ -238,7 +131,7 @@ enum err pack_rewrite_step(struct store *st, int64_t pack, uint64_t *at, struct 
         rc = move_one(st, &moves[i], &moved, e);
         if (rc || !moved)
             continue;
-        bytes += (uint64_t)row_of(&moves[i])->place.pages * EXTENT_PAGE;
+        bytes += (uint64_t)whole_row(&moves[i])->place.pages * EXTENT_PAGE;
         if (n_moved != i)
             moves[n_moved] = moves[i];
         n_moved++;
