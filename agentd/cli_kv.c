@@ -1,5 +1,5 @@
-/* agentctl kv and fsck: the room that model state takes, what happens to that of one session;
- * and whether everything in the store is whole. */
+/* agentctl kv, fsck and namespace: the room that model state takes, what happens to that of one
+ * session; and whether everything in the store is whole. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -187,6 +187,43 @@ int cli_fsck(int argc, char **argv)
         print_fsck(answer);
     if (!rc)
         code = cli_int(answer, "found") ? EXIT_CORRUPT : EXIT_DONE;
+    cli_close(&x);
+    return code;
+}
+
+/* ---- namespace ------------------------------------------------------------------ */
+
+const struct command cli_namespace_command = {"namespace",
+                                              "drop NAME",
+                                              "delete all sessions of a namespace and its key",
+                                              OPTION_TABLE_EMPTY,
+                                              CLI_OPTION_TABLE,
+                                              2,
+                                              2};
+
+int cli_namespace(int argc, char **argv)
+{
+    struct cli_options o = {0};
+    json_auto_t *answer = NULL;
+    struct options seen;
+    struct cli x;
+    struct error e;
+    int code = cli_parse(&cli_namespace_command, argc, argv, &o, &seen);
+    if (code != CLI_GO_ON)
+        return code;
+    if (strcmp(seen.args[0], "drop"))
+        return cli_usage(&cli_namespace_command, "%.40s: want drop", seen.args[0]);
+    if ((code = cli_open(&x, &cli_namespace_command, &o, NULL, NULL)) != CLI_GO_ON)
+        return code;
+    enum err rc =
+        cli_call(&x, "namespace/drop", json_pack("{s:s}", "name", seen.args[1]), &answer, &e);
+    code = EXIT_DONE;
+    if (rc)
+        code = cli_fail(&x, rc, &e);
+    else if (o.json || o.jsonl)
+        cli_json_print(stdout, answer, o.json);
+    else
+        cli_fields_print(stdout, answer, 0);
     cli_close(&x);
     return code;
 }

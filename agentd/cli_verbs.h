@@ -18,7 +18,7 @@ extern const struct command cli_rewind_command, cli_compact_command, cli_log_com
 extern const struct command cli_export_command, cli_import_command;
 extern const struct command cli_search_command, cli_diff_command;
 extern const struct command cli_config_command;
-extern const struct command cli_kv_command, cli_fsck_command;
+extern const struct command cli_kv_command, cli_fsck_command, cli_namespace_command;
 extern const struct command cli_gc_command, cli_status_command, cli_tools_command,
     cli_approvals_command, cli_approve_command, cli_deny_command;
 
@@ -47,6 +47,7 @@ int cli_config(int argc, char **argv);
 int cli_gc(int argc, char **argv);
 int cli_kv(int argc, char **argv);
 int cli_fsck(int argc, char **argv);
+int cli_namespace(int argc, char **argv);
 int cli_status(int argc, char **argv);
 int cli_eval(int argc, char **argv);
 int cli_doctor(int argc, char **argv);

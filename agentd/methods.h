@@ -44,6 +44,7 @@ void method_kv_drop(struct request *r);
 
 /* methods_fsck.c */
 void method_store_fsck(struct request *r);
+void method_namespace_drop(struct request *r);
 
 /* methods_daemon.c: the daemon itself */
 void method_initialize(struct request *r);

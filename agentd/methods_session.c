@@ -10,6 +10,7 @@
 #include "agentd/methods.h"
 #include "agentd/names.h"
 #include "agentd/session_jobs.h"
+#include "agentd/spill.h"
 #include "agentd/store_thread.h"
 #include "base/crypto.h"
 #include "base/json.h"
@@ -364,12 +365,32 @@ void method_session_rename(struct request *r)
     live_resolve(r, rename_session);
 }
 
+static bool is_no_fork(void *user, const struct session_info *s)
+{
+    const char **parent = user;
+
+    if (strcmp(s->parent, *parent) == 0)
+        *parent = NULL;
+    return *parent != NULL;
+}
+
+/* A fork shows calls of its parent, and with them where their whole output is. */
+static bool has_forks(struct store *st, const char *id)
+{
+    const char *parent = id;
+    struct error e;
+
+    return session_list(st, is_no_fork, &parent, &e) != OK || !parent;
+}
+
 static void delete_run(struct job *j, void *ctx)
 {
     struct call *c = (struct call *)j;
 
     j->rc = session_delete(ctx, c->id, &j->error);
     c->gone = j->rc == OK;
+    if (c->gone && (c->purge || !has_forks(ctx, c->id)))
+        j->rc = spill_remove(c->request->daemon->spill_dir, c->id, c->purge, &j->error);
     if (c->gone)
         c->result = json_pack("{s:s, s:b, s:I}", "id", c->id, "purged", c->purge, "bytes",
                               (json_int_t)0);

@@ -42,6 +42,7 @@ static const struct {
     {"kv/pin", method_kv_pin},
     {"kv/drop", method_kv_drop},
     {"store/fsck", method_store_fsck},
+    {"namespace/drop", method_namespace_drop},
     {"daemon/shutdown", method_daemon_shutdown},
     {"$/cancel_request", method_cancel_request},
 };

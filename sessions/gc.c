@@ -267,3 +267,43 @@ enum err gc_purge(struct store *st, struct gc_report *out, struct error *e)
 {
     return run(st, GC_PURGE, out, e);
 }
+
+/* ---- a namespace ------------------------------------------------------------------------- */
+
+static enum err first_session(struct store *st, char id[SESSION_ID_CAP], bool *found,
+                              struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(
+        &q, &st->db, "SELECT id FROM sessions WHERE namespace = ? ORDER BY num LIMIT 1", e);
+    if (rc)
+        return rc;
+    query_int(&q, st->space.id);
+    if (!(rc = query_step(&q, found, e)) && *found)
+        snprintf(id, SESSION_ID_CAP, "%s", row_text(&q, 0) ? row_text(&q, 0) : "");
+    return rc;
+}
+
+enum err gc_drop_namespace(struct store *st, gc_gone_fn *gone, void *user, uint64_t *n_sessions,
+                           uint64_t *n_packs, struct error *e)
+{
+    uint64_t n = 0;
+    for (;; n++) {
+        char id[SESSION_ID_CAP];
+        bool found;
+        enum err rc = first_session(st, id, &found, e);
+        if (rc)
+            return err_wrap(e, rc, "drop namespace %s", st->space.name);
+        if (!found)
+            break;
+        if (gone)
+            gone(user, id);
+        if ((rc = session_delete(st, id, e)))
+            return err_wrap(e, rc, "drop namespace %s", st->space.name);
+    }
+    enum err rc = search_rebuild(st, e);
+    if (rc || (rc = namespace_erase(st, n_packs, e)))
+        return rc;
+    *n_sessions = n;
+    return OK;
+}

@@ -46,6 +46,13 @@ const struct gc_report *gc_so_far(const struct gc *g);
 /* NULL is fine. */
 void gc_end(struct gc *g);
 
+/* All sessions of the namespace that is served (each id is told to `gone` first), their text,
+ * tape and state; then its key, so that no copy of a sealed extent can be read again. ERR_IO,
+ * ERR_NOMEM: what is left is dropped by the next call. */
+typedef void gc_gone_fn(void *user, const char *session);
+NODISCARD enum err gc_drop_namespace(struct store *st, gc_gone_fn *gone, void *user,
+                                     uint64_t *n_sessions, uint64_t *n_packs, struct error *e);
+
 /* A whole GC_COLLECT. ERR_IO, ERR_NOMEM. out may be NULL. */
 NODISCARD enum err gc_run(struct store *st, struct gc_report *out, struct error *e);
 

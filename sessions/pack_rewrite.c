@@ -6,7 +6,7 @@
 #include "sessions/pack_internal.h"
 #include "sessions/whole.h"
 
-#define STEP_BYTES (4u << 20)
+#define STEP_BYTES (2u << 20)
 #define STEP_MOVES 64
 
 #define LIVE_OF                                                                                \

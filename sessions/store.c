@@ -274,6 +274,11 @@ void store_close(struct store *st)
     crypto_secret_free(st, sizeof *st);
 }
 
+const char *store_namespace_name(const struct store *st)
+{
+    return st->space.name;
+}
+
 uint32_t store_block_tokens(const struct store *st)
 {
     return st->block_tokens;

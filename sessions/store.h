@@ -66,6 +66,8 @@ NODISCARD enum err store_open(struct store **out, const struct store_options *o,
 /* Checkpoints the WAL, closes everything, drops the lock. NULL is fine. */
 void store_close(struct store *st);
 
+/* Name of the namespace that is served. */
+const char *store_namespace_name(const struct store *st);
 uint32_t store_block_tokens(const struct store *st);
 /* Whether extents written now are encrypted. */
 bool store_encrypts(const struct store *st);

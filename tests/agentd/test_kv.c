@@ -2,7 +2,11 @@
  * turn, pins, dropping; and that a run of gc does not hold up the commits of a turn. */
 #include "tests/support/test.h"
 
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "agentd/verbs.h"
 #include "tests/support/agentctl.h"
@@ -202,12 +206,90 @@ static void test_verbs(void **state)
     daemon_remove(&d);
 }
 
+/* Everything goes: sessions, text, outputs of tools, the key. */
+static void test_namespace_drop(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27], name[32], path[256];
+    daemon_make(&d, SAY("a") SAY("b"));
+    daemon_start(&d, NULL);
+    setenv("AGENTD_SOCKET", d.socket, 1);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, "{\"name\":\"one\"}", id);
+    json_decref(turn(c, id, "hello"));
+    wait_saved(c);
+    snprintf(path, sizeof path, "%s/spill/%s", d.store, id);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/spill/%s/call-1", d.store, id);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs("output", f);
+    fclose(f);
+    snprintf(name, sizeof name, "uid-%u", (unsigned)getuid());
+    assert_int_equal(AGENTCTL("namespace", "drop", "somebody-else")->code, EXIT_NOTFOUND);
+    assert_int_equal(AGENTCTL("namespace", "grow", name)->code, EXIT_USAGE);
+    assert_int_equal(AGENTCTL("show", "one")->code, EXIT_DONE);
+    const struct agentctl_ran *r = AGENTCTL("namespace", "drop", name);
+    assert_int_equal(r->code, EXIT_DONE);
+    assert_has(r->out, "sessions: 1");
+    assert_int_equal(AGENTCTL("show", "one")->code, EXIT_NOTFOUND);
+    assert_int_equal(access(path, F_OK), -1);
+    /* And it begins again. */
+    daemon_session(&d, c, "{\"name\":\"one\"}", id);
+    json_decref(turn(c, id, "hello"));
+    wait_saved(c);
+    assert_int_equal(AGENTCTL("fsck")->code, EXIT_DONE);
+    client_free(c);
+    daemon_kill(&d);
+    daemon_start(&d, NULL);
+    c = daemon_connect(&d, NULL, NULL);
+    json_auto_t *a = turn(c, id, "again");
+    assert_true(int_of(json_object_get(a, "ledger"), "restored") > 0);
+    client_free(c);
+    daemon_remove(&d);
+}
+
+/* fsck from the command line: 0 for a whole store, 8 for damage, mended or not. */
+static void test_fsck(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27], path[256];
+    daemon_make(&d, SAY("a") SAY("b"));
+    daemon_start(&d, NULL);
+    setenv("AGENTD_SOCKET", d.socket, 1);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, "{\"name\":\"one\"}", id);
+    json_decref(turn(c, id, "hello"));
+    wait_saved(c);
+    const struct agentctl_ran *r = AGENTCTL("fsck");
+    assert_int_equal(r->code, EXIT_DONE);
+    assert_has(r->out, ": whole\n");
+    snprintf(path, sizeof path, "%s/packs/00000001.pack", d.store);
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, "x", 1, 2 * 4096 + 5), 1);
+    close(fd);
+    r = AGENTCTL("fsck", "--json");
+    assert_int_equal(r->code, EXIT_CORRUPT);
+    json_auto_t *found = json_loads(r->out, 0, NULL);
+    assert_int_equal(int_of(found, "found"), 1);
+    assert_int_equal(int_of(found, "repaired"), 0);
+    r = AGENTCTL("fsck", "--repair");
+    assert_int_equal(r->code, EXIT_CORRUPT);
+    assert_has(r->out, "1 found, 1 repaired");
+    assert_int_equal(AGENTCTL("fsck")->code, EXIT_DONE);
+    client_free(c);
+    daemon_remove(&d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quota_of_three),
-        cmocka_unit_test(test_quota_of_nothing),
-        cmocka_unit_test(test_verbs),
+        cmocka_unit_test(test_quota_of_three), cmocka_unit_test(test_quota_of_nothing),
+        cmocka_unit_test(test_verbs),          cmocka_unit_test(test_fsck),
+        cmocka_unit_test(test_namespace_drop),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include "base/fault.h"
 #include "base/fs.h"
 #include "sessions/gc.h"
+#include "sessions/space.h"
 #include "tests/support/state_fixture.h"
 #include "tests/support/store_fixture.h"
 #include "tests/support/test.h"
@@ -229,6 +230,95 @@ static void every_failure(void **state)
     }
 }
 
+/* ---- steps ------------------------------------------------------------------------------- */
+
+/* Planes of V4.1-Flash: 890 bytes a token. */
+static void flash_layout(struct state_layout *l)
+{
+    state_layout_make(l, LAYOUT_TIP);
+    l->tip_bytes = 2920000;
+    l->n_planes = 8;
+    for (uint32_t i = 0; i < 8; i++) {
+        struct plane_spec *p = &l->planes[i];
+        bool main = i < 4;
+        snprintf(p->name, sizeof p->name, "L%u.%s", i % 4, main ? "kv" : "index");
+        *p = (struct plane_spec){.kind = main ? PLANE_MAIN : PLANE_INDEX,
+                                 .row_bytes = main ? 288 : 68,
+                                 .ratio = i % 4 == 3 ? 1 : 2};
+        snprintf(p->name, sizeof p->name, "L%u.%s", i % 4, main ? "kv" : "index");
+    }
+}
+
+static int by_ns(const void *a, const void *b)
+{
+    const uint64_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+/* A commit that comes while a run is under way waits for the step that is, and no more. */
+static void time_steps(struct world *w, enum gc_mode mode, const char *what)
+{
+    enum { CAP = 1 << 16 };
+    uint64_t *ns = calloc(CAP, sizeof *ns), sum = 0;
+    size_t n = 0;
+    struct gc *g;
+    struct error e;
+    assert_ok(gc_begin(w->f.st, mode, &g, &e), &e);
+    for (bool done = false; !done;) {
+        uint64_t t0 = clock_mono_ns(clock_real());
+        assert_ok(gc_step(g, &done, &e), &e);
+        ns[n < CAP ? n : CAP - 1] = clock_mono_ns(clock_real()) - t0;
+        sum += ns[n++];
+        assert_true(n < CAP);
+    }
+    qsort(ns, n, sizeof *ns, by_ns);
+    const struct gc_report *r = gc_so_far(g);
+    print_message(
+        "%s: %zu steps, %.1f ms in all, median %.2f, 99 %% %.1f, longest %.1f ms; "
+        "%llu MB given back, %llu MB moved, %llu packs removed\n",
+        what, n, (double)sum / 1e6, (double)ns[n / 2] / 1e6, (double)ns[n * 99 / 100] / 1e6,
+        (double)ns[n - 1] / 1e6, (unsigned long long)r->bytes / 1000000,
+        (unsigned long long)r->bytes_moved / 1000000, (unsigned long long)r->packs_removed);
+    gc_end(g);
+    free(ns);
+}
+
+static void no_step_is_long(void **state)
+{
+    struct world *w = *state;
+    bool slow = getenv("AGENTD_SLOW") != NULL;
+    uint32_t n = slow ? 100 : 6, tokens = 4096 + 700;
+    char ids[100][SESSION_ID_CAP], name[16];
+    struct error e;
+    store_fixture_fini(&w->f);
+    store_fixture_init(&w->f, slow); /* a real disk, for the figure */
+    w->f.options.block_tokens = 2048;
+    w->f.options.pack_bytes = 32u << 20;
+    assert_ok(store_fixture_open(&w->f, &e), &e);
+    flash_layout(&w->l);
+    for (uint32_t i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "s%u", i);
+        fixture_session(&w->f, name, ids[i]);
+        assert_ok(fixture_append(w->f.st, ids[i], 100000 * (i + 1), tokens, SEGMENT_INPUT, &e),
+                  &e);
+        assert_ok(state_save(w->f.st, ids[i], &w->l, 0, tokens, true, NULL, &e), &e);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (i % 5)
+            assert_ok(session_delete(w->f.st, ids[i], &e), &e);
+    time_steps(w, GC_COLLECT, "collect");
+    struct space s;
+    assert_ok(space_read(w->f.st, &s, &e), &e);
+    uint64_t quota = s.used * 100 / 92;
+    w->f.options.quota_bytes = quota;
+    store_fixture_reopen(&w->f);
+    time_steps(w, GC_EVICT, "evict");
+    assert_ok(space_read(w->f.st, &s, &e), &e);
+    assert_true(s.used <= quota / 100 * SPACE_LOW);
+    assert_ok(session_delete(w->f.st, ids[0], &e), &e);
+    time_steps(w, GC_PURGE, "purge, the last step writes the database anew");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -236,6 +326,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_purge_leaves_no_trace, setup, teardown),
         cmocka_unit_test_setup_teardown(stale_plans_are_made_again, setup, teardown),
         cmocka_unit_test_setup_teardown(every_failure, setup, teardown),
+        cmocka_unit_test_setup_teardown(no_step_is_long, setup, teardown),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
