@@ -23,7 +23,7 @@
 #define N_WORKERS 3
 #define N_SESSIONS 4  /* of one worker */
 #define MAX_PROMPTS 6 /* of one session, before it is deleted */
-#define QUOTA "160K"
+#define QUOTA "2M"    /* a fifth of what the sessions have */
 #define PATIENCE_MS 20000
 
 #define EOS "<｜end▁of▁sentence｜>"
@@ -129,8 +129,8 @@ static void keep_event(void *user, const char *method, const json_t *params)
     }
 }
 
-/* False: the daemon is gone (or, noted as wrong, it refuses). Takes params. A session whose state
- * is just being saved is busy: asked again. */
+/* False: the daemon is gone (or, noted as wrong, it refuses). Takes params. A session whose
+ * state is just being saved is busy: asked again. */
 static bool call(struct worker *w, enum op op, const char *method, json_t *params,
                  json_t **result)
 {
@@ -143,11 +143,11 @@ static bool call(struct worker *w, enum op op, const char *method, json_t *param
             w->n_done[op]++;
             return true;
         }
-        if (strcmp(client_failure(w->c)->kind, "busy") != 0)
+        if (e.code != ERR_BUSY)
             break;
         nanosleep(&pause, NULL);
     }
-    if (client_failure(w->c)->code || e.code == ERR_TIMEOUT)
+    if (e.code != ERR_CLOSED && e.code != ERR_IO)
         found_wrong(w, "%s: %s", method, e.msg);
     else
         w->n_cut[op]++;
