@@ -161,6 +161,10 @@ static enum err segment_upsert(struct work *w, const struct tape_segment *s, str
         return rc;
     if (found)
         return segment_update(w, &old, s, e);
+    /* A fork computes again what it shares; the digest is its parent's to keep. */
+    if (!s->open && s->has_digest && s->seg.len &&
+        s->seg.start + s->seg.len <= w->strand.parent_pos)
+        return OK;
     if ((rc = segment_find(w, UINT64_MAX, &has_last, &old, e)))
         return rc;
     if (has_last && old.open)

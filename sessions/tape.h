@@ -24,7 +24,8 @@
 
 /* A segment as the tape knows it. Written when it begins, when it ends, and when its digest is
  * known; `seg.start` says which one. While it is open, seg.len is ignored on writing and on
- * reading is what is on the tape so far. An open segment that ends with length 0 never was. */
+ * reading is what is on the tape so far. An open segment that ends with length 0 never was. A
+ * digest of a segment that a fork shares with its parent is not kept. */
 struct tape_segment {
     struct segment seg;
     bool open;       /* ids may still be appended to it */
