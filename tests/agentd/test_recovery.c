@@ -357,7 +357,7 @@ static const char *const points[] = {"turn.accept", "turn.commit",  "turn.commit
                                      "tool.start",  "tool.started", "tool.result"};
 #define N_POINTS (sizeof points / sizeof *points)
 
-static void test_each_barrier(void **state)
+static void test_goose_2951_kimi_code_269_each_barrier(void **state)
 {
     (void)state;
     const int most = getenv("AGENTD_SLOW") ? 100 : 3;
@@ -451,7 +451,7 @@ static bool fail_once(int n)
     return !clean;
 }
 
-static void test_failed_commits(void **state)
+static void test_codex_41340_failed_commits_end_the_turn(void **state)
 {
     (void)state;
     int n = 1;
@@ -463,10 +463,10 @@ static void test_failed_commits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_barrier),
+        cmocka_unit_test(test_goose_2951_kimi_code_269_each_barrier),
         cmocka_unit_test(test_each_barrier_twice),
         cmocka_unit_test(test_any_point),
-        cmocka_unit_test(test_failed_commits),
+        cmocka_unit_test(test_codex_41340_failed_commits_end_the_turn),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }

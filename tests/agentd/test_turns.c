@@ -326,7 +326,7 @@ static void test_step_limit(void **state)
     daemon_remove(&d);
 }
 
-static void test_loop_guard(void **state)
+static void test_pi_9637_6158_qwenpaw_6116_repeated_success_is_stopped(void **state)
 {
     (void)state;
     struct daemon_fixture d;
@@ -347,7 +347,7 @@ static void test_loop_guard(void **state)
     daemon_remove(&d);
 }
 
-static void test_leaked_markup_is_no_end(void **state)
+static void test_opensquilla_985_leaked_markup_is_no_end(void **state)
 {
     (void)state;
     struct daemon_fixture d;
@@ -664,7 +664,7 @@ static void raw_drain(int fd, const char *mark, json_int_t *events, int *gaps)
     fclose(f);
 }
 
-static void test_a_reader_that_stops_blocks_nobody(void **state)
+static void test_ds4_222_a_reader_that_stops_blocks_nobody(void **state)
 {
     (void)state;
     struct daemon_fixture d;
@@ -799,15 +799,15 @@ int main(void)
         cmocka_unit_test(test_two_turns_compute_only_the_new),
         cmocka_unit_test(test_token_limit_runs_no_call),
         cmocka_unit_test(test_step_limit),
-        cmocka_unit_test(test_loop_guard),
-        cmocka_unit_test(test_leaked_markup_is_no_end),
+        cmocka_unit_test(test_pi_9637_6158_qwenpaw_6116_repeated_success_is_stopped),
+        cmocka_unit_test(test_opensquilla_985_leaked_markup_is_no_end),
         cmocka_unit_test(test_repeated_message_gives_the_first_receipt),
         cmocka_unit_test(test_cancel_in_every_state),
         cmocka_unit_test(test_cancel_in_prefill),
         cmocka_unit_test(test_cancel_while_stalled),
         cmocka_unit_test(test_approval),
         cmocka_unit_test(test_client_tool),
-        cmocka_unit_test(test_a_reader_that_stops_blocks_nobody),
+        cmocka_unit_test(test_ds4_222_a_reader_that_stops_blocks_nobody),
         cmocka_unit_test(test_odd_lines),
         cmocka_unit_test(test_second_daemon_leaves_the_first_alone),
     };
