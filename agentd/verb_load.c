@@ -84,6 +84,10 @@ static enum err add_sums(const struct report *r, struct buf *out, struct error *
                         "memory    %.1f GB for the resident weights, %.1f GB available\n",
                         v->n_shards, BILLION(v->n_file_bytes), BILLION(v->n_disk_bytes),
                         BILLION(v->n_resident_bytes), BILLION(r->memory));
+    for (size_t i = 0; i < v->n_tiers && !rc; i++)
+        rc = buf_printf(out, e, "%s %-13s from %.3f MB, all of it %.1f GB\n",
+                        i ? "         " : "budgets  ", v->tiers[i].option,
+                        BILLION(v->tiers[i].min_bytes) * 1e3, BILLION(v->tiers[i].all_bytes));
     return rc;
 }
 
@@ -130,19 +134,29 @@ static json_t *problems_json(const struct inventory *v)
     return list;
 }
 
+static json_t *tiers_json(const struct inventory *v)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < v->n_tiers; i++)
+        json_array_append_new(list, json_pack("{s:s, s:I, s:I}", "option", v->tiers[i].option,
+                                              "min_bytes", N(v->tiers[i].min_bytes),
+                                              "all_bytes", N(v->tiers[i].all_bytes)));
+    return list;
+}
+
 static enum err write_json(const struct report *r, struct error *e)
 {
     const struct inventory *v = &r->v;
     json_t *j = json_pack(
         "{s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:I, s:{s:I, s:I}, s:{s:I, s:I}, s:I, s:o, "
-        "s:b}",
+        "s:b, s:o}",
         "kinds", kinds_json(v), "parameters", "backbone", N(inventory_backbone(v)),
         "active_decode", N(v->n_active_decode), "active_prefill", N(v->n_active_prefill),
         "engram", N(v->sum[KIND_ENGRAM].n_params), "draft", N(inventory_drafts(v)), "vision",
         N(v->sum[KIND_VISION].n_params), "shards", N(v->n_shards), "needs", "memory_bytes",
         N(v->n_resident_bytes), "disk_bytes", N(v->n_file_bytes), "available", "memory_bytes",
         N(r->memory), "disk_bytes", N(v->n_disk_bytes), "n_problems", N(n_problems(v)),
-        "problems", problems_json(v), "runs", r->verdict == OK);
+        "problems", problems_json(v), "runs", r->verdict == OK, "budgets", tiers_json(v));
     if (!j)
         return err_set(e, ERR_NOMEM, "report");
     enum err rc = verb_text_write_json(j, e);

@@ -39,6 +39,14 @@ struct inventory_problem {
     char *text; /* "tensor layers.3.attn.wkv.weight: missing, want F8_E4M3 [512, 5120]" */
 };
 
+/* What may be kept in memory in part: its option, the smallest budget, and what holds all of it
+ * (of KV rows: one sequence of the longest context). */
+struct inventory_tier {
+    const char *option; /* "--expert-ram"; static */
+    uint64_t min_bytes, all_bytes;
+};
+#define INVENTORY_MAX_TIERS 4
+
 #define INVENTORY_MAX_PROBLEMS 1000 /* kept; all are counted */
 
 struct inventory {
@@ -52,6 +60,8 @@ struct inventory {
     size_t n_shards;
     uint64_t n_file_bytes; /* of all shards, headers included */
     uint64_t n_disk_bytes; /* of these, what occupies the disk: less where files have holes */
+    struct inventory_tier tiers[INVENTORY_MAX_TIERS];
+    size_t n_tiers;
     uint64_t n_resident_bytes; /* memory that the weights take once loaded */
 };
 

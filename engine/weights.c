@@ -1,3 +1,6 @@
+#include "engine/engram_cache.h"
+#include "engine/experts.h"
+#include "engine/kv_pages.h"
 #include "engine/loader.h"
 
 #include <inttypes.h>
@@ -236,6 +239,26 @@ static enum err load(struct loader *ld)
     return rc;
 }
 
+static void list_tiers(struct inventory *v, const struct config *c)
+{
+    struct kv_shape s;
+    uint64_t kv = 0;
+    v->tiers[v->n_tiers++] =
+        (struct inventory_tier){"--expert-ram", experts_slot_bytes(c), experts_all_bytes(c)};
+    if (c->n_engram)
+        v->tiers[v->n_tiers++] = (struct inventory_tier){
+            "--engram-ram", engram_cache_min_bytes(c), engram_cache_all_bytes(c)};
+    kv_shape_init(&s, c, PRECISION_FAST);
+    for (uint32_t i = 0; i < s.n_sources; i++)
+        kv += state_rows(&s.planes[2 * (size_t)i], s.max_tokens) *
+              s.planes[2 * (size_t)i].row_bytes;
+    const struct kv_pages_options o = {
+        .shape = &s, .top_k = c->index_topk, .least_tokens = 1, .chunk_tokens = 1};
+    if (s.n_sources)
+        v->tiers[v->n_tiers++] =
+            (struct inventory_tier){"--kv-resident", kv_pages_min_bytes(&o), kv};
+}
+
 enum err weights_survey(struct inventory *v, const struct config *c,
                         const struct safetensors *st, struct error *e)
 {
@@ -244,6 +267,7 @@ enum err weights_survey(struct inventory *v, const struct config *c,
     struct loader ld = {.c = c, .st = st, .inventory = v, .w = &none, .e = e};
     enum err rc = load(&ld);
     weights_fini(&none);
+    list_tiers(v, c);
     for (size_t i = 0; i < v->n_shards && !rc; i++) {
         uint64_t n_bytes = 0;
         safetensors_shard(st, i, &n_bytes);

@@ -2,6 +2,8 @@
  * with drafts and without, ids, logits, planes and tips are bit by bit those of a model that
  * holds everything. And a disk that fails is one clear error, after which the rest goes on. */
 #include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include "base/fault.h"
@@ -357,6 +359,56 @@ static void test_truncated(void **state)
     tempdir_remove(dir);
 }
 
+/* ---- counters from another thread
+ * -------------------------------------------------------------
+ */
+
+struct reader {
+    const struct engine *m;
+    atomic_bool stop;
+    uint64_t misses; /* the last seen */
+    bool went_back;
+};
+
+static void *read_counters(void *arg)
+{
+    struct reader *r = arg;
+    while (!atomic_load(&r->stop)) {
+        struct engine_tier t[ENGINE_MAX_TIERS];
+        size_t n = engine_tiers(r->m, t);
+        uint64_t misses = 0;
+        for (size_t i = 0; i < n; i++)
+            misses += t[i].misses;
+        r->went_back = r->went_back || misses < r->misses;
+        r->misses = misses;
+        sched_yield();
+    }
+    return NULL;
+}
+
+/* As the daemon's loop does, while the engine's thread computes with threads of its own. */
+static void test_counters(void **state)
+{
+    struct engine_options o = EVERYTHING;
+    struct outcome out;
+    struct reader r = {0};
+    pthread_t thread;
+    (void)state;
+    o.expert_ram = 3 * minimum("experts");
+    o.engram_ram = 3 * minimum("engram");
+    o.kv_resident = 2 * minimum("kv");
+    o.n_threads = 3;
+    r.m = drive_open(MODEL, &o);
+    assert_int_equal(pthread_create(&thread, NULL, read_counters, &r), 0);
+    converse((struct engine *)(uintptr_t)r.m, N_PROMPT, &out);
+    atomic_store(&r.stop, true);
+    pthread_join(thread, NULL);
+    assert_false(r.went_back);
+    assert_true(tier(&out, "experts").misses > 0);
+    drive_state_free(&out.state);
+    engine_free((struct engine *)(uintptr_t)r.m);
+}
+
 /* ---- budgets that are refused
  * ----------------------------------------------------------------
  */
@@ -389,11 +441,11 @@ static void test_below_minimum(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_experts),       cmocka_unit_test(test_scan),
-        cmocka_unit_test(test_engram),        cmocka_unit_test(test_kv),
-        cmocka_unit_test(test_smallest),      cmocka_unit_test(test_read_errors),
-        cmocka_unit_test(test_short_reads),   cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_below_minimum),
+        cmocka_unit_test(test_experts),     cmocka_unit_test(test_scan),
+        cmocka_unit_test(test_engram),      cmocka_unit_test(test_kv),
+        cmocka_unit_test(test_smallest),    cmocka_unit_test(test_read_errors),
+        cmocka_unit_test(test_short_reads), cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_counters),    cmocka_unit_test(test_below_minimum),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
