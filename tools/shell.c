@@ -91,13 +91,22 @@ static enum err skip_newline(struct reader *r)
     return OK;
 }
 
+/* Whether two lines are joined here, between words. bash joins lines before it looks for
+ * words, so that in any other place the joint may make a substitution, an operator or a name
+ * out of two harmless halves: those are refused where words are read. */
+static bool is_joint(const struct reader *r)
+{
+    bool between = r->at == 0 || strchr(" \t\n", r->text[r->at - 1]);
+    return between && peek(r, 0) == '\\' && peek(r, 1) == '\n';
+}
+
 /* Blanks, joined lines and a comment: up to something that means something. */
 static void skip_blanks(struct reader *r)
 {
     for (;;) {
         if (peek(r, 0) == ' ' || peek(r, 0) == '\t')
             r->at++;
-        else if (peek(r, 0) == '\\' && peek(r, 1) == '\n')
+        else if (is_joint(r))
             r->at += 2;
         else
             break;
@@ -167,11 +176,13 @@ static enum err read_double_quoted(struct reader *r, unsigned *marks)
             return refuse(r, "a quote without an end");
         if (c == '`')
             return refuse(r, "a substitution");
+        if (c == '\\' && next == '\n')
+            return refuse(r, "lines that are joined inside a word");
         if (c == '$') {
             rc = read_dollar(r, true, marks);
-        } else if (c == '\\' && next && strchr("$`\"\\\n", next)) {
+        } else if (c == '\\' && next && strchr("$`\"\\", next)) {
             r->at += 2;
-            rc = next == '\n' ? OK : add_byte(r, next);
+            rc = add_byte(r, next);
         } else {
             r->at++;
             rc = add_byte(r, c);
@@ -187,9 +198,9 @@ static enum err read_backslash(struct reader *r, unsigned *marks)
 
     if (c == '\0')
         return refuse(r, "a backslash at the end");
-    r->at += 2;
     if (c == '\n')
-        return OK;
+        return refuse(r, "lines that are joined inside a word");
+    r->at += 2;
     *marks |= SHELL_QUOTED;
     return add_byte(r, c);
 }
