@@ -61,6 +61,12 @@ static int sound(void)
     return strcmp(status("sandbox"), "ok") ? EXIT_FAILED : EXIT_DONE;
 }
 
+static void look_sound(const char *a, const char *b)
+{
+    int code = look(a, b);
+    assert_int_equal(code, sound());
+}
+
 static size_t n_entries(const char *dir)
 {
     size_t n = 0;
@@ -79,7 +85,7 @@ static void test_a_sound_machine(void **state)
     tempdir_make(dir);
     snprintf(packs, sizeof packs, "%s/packs", dir);
     assert_int_equal(mkdir(packs, 0700), 0);
-    assert_int_equal(look("--store", dir), sound());
+    look_sound("--store", dir);
     assert_string_equal(field("sqlite", "version"), sqlite3_libversion());
     assert_int_equal(json_array_size(json_object_get(line("sqlite"), "options")) > 5, 1);
     assert_string_equal(field("packs", "path"), packs);
@@ -131,7 +137,7 @@ static void test_what_is_wrong_is_said(void **state)
     assert_int_equal(look("--model", dir), EXIT_FAILED);
     assert_string_equal(status("model"), "fail");
     assert_non_null(strstr(field("model", "text"), "config.json"));
-    assert_int_equal(look("--model", "tests/golden/a_tiny/model"), sound());
+    look_sound("--model", "tests/golden/a_tiny/model");
     assert_string_equal(status("model"), "ok");
     /* A file stands where the store's folder should. */
     snprintf(file, sizeof file, "%s/file", dir);
@@ -158,7 +164,7 @@ static void test_what_is_slower_is_a_warning(void **state)
 {
     (void)state;
     setenv("AGENTD_FAULT", "fail:aio.ring:1", 1);
-    assert_int_equal(look("--store", "/tmp"), sound());
+    look_sound("--store", "/tmp");
     assert_string_equal(field("io", "backend"), "threads");
     assert_string_equal(status("io"), "warn");
     /* A disk that cannot be read is more than that. */
@@ -175,12 +181,12 @@ static void test_the_daemon(void **state)
     daemon_make(&d, "{\"text\":\"ok\"}\n");
     daemon_start(&d, NULL);
     setenv("AGENTD_STORE", d.store, 1);
-    assert_int_equal(look("--socket", d.socket), sound());
+    look_sound("--socket", d.socket);
     assert_string_equal(status("socket"), "ok");
     assert_string_equal(field("socket", "path"), d.socket);
     assert_string_equal(field("database", "path"), d.store); /* as serve takes it */
     daemon_kill(&d);
-    assert_int_equal(look("--socket", d.socket), sound());
+    look_sound("--socket", d.socket);
     assert_string_equal(status("socket"), "warn");
     unsetenv("AGENTD_STORE");
     daemon_remove(&d);
