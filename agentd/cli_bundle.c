@@ -52,6 +52,9 @@ static void print_exported(const json_t *answer)
            cli_thousands(cli_int(answer, "tokens"), tokens),
            (long long)cli_int(answer, "events"),
            cli_thousands(cli_int(answer, "bytes"), bytes));
+    if (cli_int(answer, "kvTokens"))
+        printf("with the state of %s tokens\n",
+               cli_thousands(cli_int(answer, "kvTokens"), tokens));
     if (json_is_true(json_object_get(answer, "redacted")))
         printf("%lld secrets were taken out; what has no known form may still be there\n",
                (long long)cli_int(answer, "secrets"));
@@ -119,6 +122,18 @@ const struct command cli_import_command = {"import",
                                            1,
                                            1};
 
+/* What became of model state, if the bundle had any. */
+static void say_state(const struct cli *x, const json_t *answer)
+{
+    char tokens[CLI_FIGURE_BYTES];
+    if (*cli_str(answer, "kvNote"))
+        cli_note(x, "its model state is left out and will be computed again: %s",
+                 cli_str(answer, "kvNote"));
+    else if (cli_int(answer, "kvTokens"))
+        cli_note(x, "with the state of %s tokens",
+                 cli_thousands(cli_int(answer, "kvTokens"), tokens));
+}
+
 static void print_imported(const json_t *answer)
 {
     char tokens[CLI_FIGURE_BYTES];
@@ -168,6 +183,8 @@ int cli_import(int argc, char **argv)
         cli_json_print(stdout, answer, o.cli.json);
     else
         print_imported(answer);
+    if (!rc)
+        say_state(&x, answer);
     cli_close(&x);
     return code;
 }

@@ -16,7 +16,7 @@ struct bundle_job {
     struct live *session; /* pinned; NULL: an import */
     char id[SESSION_ID_CAP];
     char *path, *name, *cwd;
-    bool redact, dry_run;
+    bool redact, dry_run, with_kv, trust_kv;
     struct bundle_exported exported;
     struct bundle_imported imported;
 };
@@ -52,16 +52,12 @@ static enum err take_path(const json_t *params, const char *field, char **out, s
     return rc;
 }
 
-/* What this build cannot do is said, not left out. */
-static enum err refuse_flag(const json_t *params, const char *field, struct error *e)
+/* Of the state that this daemon's model can use; NULL: it is not stored. */
+static const struct state_layout *layout_of(const struct request *r)
 {
-    bool on = false;
-    enum err rc = json_opt_bool(params, field, &on, e);
+    const struct engine_info *model = r->daemon->model;
 
-    if (!rc && on)
-        rc = err_set(e, ERR_UNSUPPORTED, "\"%s\": this build's bundles hold no model state",
-                     field);
-    return rc;
+    return model->storable ? model->layout : NULL;
 }
 
 static enum err read_params(struct bundle_job *b, struct error *e)
@@ -73,8 +69,13 @@ static enum err read_params(struct bundle_job *b, struct error *e)
         (rc = take_str(p, "name", &b->name, e)) ||
         (rc = json_opt_bool(p, "redact", &b->redact, e)) ||
         (rc = json_opt_bool(p, "dryRun", &b->dry_run, e)) ||
-        (rc = refuse_flag(p, "withKv", e)) || (rc = refuse_flag(p, "trustKv", e)))
+        (rc = json_opt_bool(p, "withKv", &b->with_kv, e)) ||
+        (rc = json_opt_bool(p, "trustKv", &b->trust_kv, e)))
         return rc;
+    if (b->with_kv && b->redact)
+        return err_set(e, ERR_INVAL, "\"withKv\": not together with \"redact\"");
+    if (b->with_kv && !layout_of(b->request))
+        return err_set(e, ERR_UNSUPPORTED, "\"withKv\": this model's state is not stored");
     if (!b->path)
         return err_set(e, ERR_INVAL, "\"path\" is missing");
     return OK;
@@ -110,7 +111,10 @@ static void start(struct request *r, struct live *s, void (*run)(struct job *, v
 static void export_run(struct job *j, void *ctx)
 {
     struct bundle_job *b = (struct bundle_job *)j;
-    const struct bundle_export x = {.session = b->id, .path = b->path, .redact = b->redact};
+    const struct bundle_export x = {.session = b->id,
+                                    .path = b->path,
+                                    .redact = b->redact,
+                                    .layout = b->with_kv ? layout_of(b->request) : NULL};
 
     j->rc = bundle_export(ctx, &x, &b->exported, &j->error);
 }
@@ -124,11 +128,11 @@ static void export_done(struct job *j)
         request_fail(b->request, j->rc, &j->error);
     else
         request_reply(b->request,
-                      json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:b, s:I}", "id", b->id, "path",
-                                b->path, "bytes", (json_int_t)x->bytes, "tokens",
+                      json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:b, s:I, s:I}", "id", b->id,
+                                "path", b->path, "bytes", (json_int_t)x->bytes, "tokens",
                                 (json_int_t)x->tokens, "events", (json_int_t)x->events, "blobs",
                                 (json_int_t)x->blobs, "redacted", b->redact, "secrets",
-                                (json_int_t)x->redacted));
+                                (json_int_t)x->redacted, "kvTokens", (json_int_t)x->kv_tokens));
     job_free(b);
 }
 
@@ -174,6 +178,8 @@ static void import_run(struct job *j, void *ctx)
                                     .name = b->name,
                                     .cwd = b->cwd,
                                     .dry_run = b->dry_run,
+                                    .layout = layout_of(b->request),
+                                    .trust_kv = b->trust_kv,
                                     .check_config = check_config};
     j->rc = bundle_import(ctx, &m, &b->imported, &j->error);
 }
@@ -187,11 +193,13 @@ static void import_done(struct job *j)
         request_fail(b->request, j->rc, &j->error);
     else
         request_reply(b->request,
-                      json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:b}", "id", m->id,
-                                "name", m->name, "origin", m->origin, "tokens",
+                      json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:b, s:I, s:s*}",
+                                "id", m->id, "name", m->name, "origin", m->origin, "tokens",
                                 (json_int_t)m->tokens, "events", (json_int_t)m->events, "turns",
                                 (json_int_t)m->turns, "calls", (json_int_t)m->calls, "blobs",
-                                (json_int_t)m->blobs, "dryRun", b->dry_run));
+                                (json_int_t)m->blobs, "dryRun", b->dry_run, "kvTokens",
+                                (json_int_t)m->kv_tokens, "kvNote",
+                                m->kv_note[0] ? m->kv_note : NULL));
     job_free(b);
 }
 

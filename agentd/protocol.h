@@ -37,16 +37,15 @@
  *   session/delete    {id} -> {id}
  *   session/usage     {id} -> {id, turns:[{turnId, ledger, lastSeq}...], total:LEDGER}
  *   session/export    {id, path, withKv?, redact?} -> {id, path, bytes, tokens, events, blobs,
- *                     redacted, secrets}
+ *                     redacted, secrets, kvTokens}
  *   session/import    {path, cwd?, name?, trustKv?, dryRun?} -> {id, name, origin, tokens,
- *                     events, turns, calls, blobs, dryRun}
- *   session/diff      {id, other} -> {equal, shared, before, a:SIDE, b:SIDE, item?:{index, a,
- *                     b}}: tokens that are the same, text of the last of them; SIDE {id, name,
- *                     tokens, token, text, recompute} goes on from there; the first item that
- *                     says something else, null where there is none
- *   search            {query, id?, limit?} -> {hits:[{id, name, seq, tMs, itemId, kind,
- *                     turnId?, snippet}...], more}: items that have all the words, best first;
- *                     "in quotes" a phrase, wor* a beginning; without secrets
+ *                     events, turns, calls, blobs, dryRun, kvTokens, kvNote?}: state of
+ * kvTokens tokens was taken; kvNote says why that of the bundle was not session/diff      {id,
+ * other} -> {equal, shared, before, a:SIDE, b:SIDE, item?:{index, a, b}}: tokens that are the
+ * same, text of the last of them; SIDE {id, name, tokens, token, text, recompute} goes on from
+ * there; the first item that says something else, null where there is none search {query, id?,
+ * limit?} -> {hits:[{id, name, seq, tMs, itemId, kind, turnId?, snippet}...], more}: items that
+ * have all the words, best first; "in quotes" a phrase, wor* a beginning; without secrets
  *   session/verify    {id} -> {equal, segments, segmentsWithoutDigest, rows, tokens, ms,
  *                     firstMismatch?}
  *   approval/list     {} -> {approvals:[APPROVAL...]}

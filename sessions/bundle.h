@@ -8,7 +8,7 @@
  *     items.jsonl     every durable event, one JSON object a line, in order of seq
  *     tape.u32        token ids, little endian
  *     blobs/HEX       exact bytes of events and call results, named by their BLAKE2b-256
- *     kv/HEX          model state, as far as it was asked for: see bundle_kv.c
+ *     kv/HEX          model state, if it was asked for: bundle_kv.h
  *
  * What a session holds decides every byte but the manifest's session and time: exports of a
  * running session, of the same one after a restart, and of its import elsewhere are equal in
@@ -20,6 +20,11 @@
  * before anything is inflated; members are hashed before they are parsed; then one transaction
  * makes a new session with a new id, or nothing. Nothing runs: turns are finished, permissions
  * are "ask", the folder is the importer's.
+ *
+ * Model state is taken after that, and only if it belongs to this model, to these tokens, and
+ * was written under this store's master key (or the importer trusts it); else it is left out
+ * and computed again, and the result says why. State that contradicts itself is refused with
+ * the whole bundle.
  *
  * A redacted bundle (base/redact.h) has an empty tape, because token ids say what the text
  * says. It is for reading; import refuses it. Store's thread. */
@@ -36,17 +41,23 @@
 #define BUNDLE_MAX_BLOB (16u << 20)
 #define BUNDLE_MAX_BLOBS 65536u
 #define BUNDLE_MAX_TOTAL (16ull << 30) /* inflated, without kv */
+#define BUNDLE_MAX_KV_PART (256u << 20)
+#define BUNDLE_MAX_KV_PARTS 32768u
+#define BUNDLE_MAX_KV (256ull << 30) /* inflated */
 
 struct bundle_export {
     const char *session; /* id */
     const char *path;    /* of the file, replaced when it is there */
     bool redact;
+    /* Model state of this layout goes along; NULL: none. Not with redact. */
+    const struct state_layout *layout;
 };
 
 struct bundle_exported {
     uint64_t tokens, events, blobs;
-    uint64_t bytes;    /* of the file */
-    uint64_t redacted; /* secrets taken out */
+    uint64_t bytes;     /* of the file */
+    uint64_t redacted;  /* secrets taken out */
+    uint64_t kv_tokens; /* tokens whose state goes along */
 };
 
 /* Writes the session at this moment, also one that is running. The file is whole and durable,
@@ -60,6 +71,9 @@ struct bundle_import {
     const char *name; /* NULL: the bundle's, with a number behind if that is taken */
     const char *cwd;  /* of the new session: the importer's choice, never the bundle's */
     bool dry_run;     /* everything but the last step: nothing is changed */
+    /* Of the model that is served: state of another one is left out. NULL: all of it is. */
+    const struct state_layout *layout;
+    bool trust_kv; /* take state also when it was not written under this master key */
     /* Says whether the caller could work with this configuration; may be NULL. */
     enum err (*check_config)(const char *config, struct error *e);
 };
@@ -69,6 +83,8 @@ struct bundle_imported {
     char name[SESSION_NAME_CAP];
     char origin[SESSION_ID_CAP]; /* the session it was exported from */
     uint64_t tokens, events, turns, calls, blobs;
+    uint64_t kv_tokens; /* whose state was taken */
+    char kv_note[160];  /* why it was not, if there was any: it will be computed again */
 };
 
 /* ERR_FORMAT: refused, with the reason; the store is unchanged. ERR_CONFLICT: the name is

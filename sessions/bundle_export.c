@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/redact.h"
 #include "sessions/bundle_internal.h"
+#include "sessions/bundle_kv.h"
 #include "sessions/session_internal.h"
 #include "sessions/strand.h"
 #include "sessions/tape_internal.h"
@@ -21,13 +22,17 @@
 struct exporter {
     struct store *st;
     bool redact;
+    const struct state_layout *layout; /* of the state that goes along, or NULL */
     uint64_t n_redacted, n_events;
     int fd[2]; /* spools: of blobs [1], of the rest [0] */
     uint64_t at[2];
     struct hash hash; /* of the member that is being written */
     struct bundle_manifest m;
-    struct bundle_file *blobs; /* in order of appearance */
-    size_t n_blobs, cap_blobs;
+    struct file_list {
+        struct bundle_file *files; /* in order of appearance */
+        size_t n, cap;
+    } blobs, kv;
+    struct bundle_state state;
     json_t *session;
     struct buf line, text;
     enum err rc;
@@ -40,7 +45,9 @@ static void exporter_fini(struct exporter *x)
         if (x->fd[i] >= 0)
             close(x->fd[i]);
     bundle_manifest_fini(&x->m);
-    free(x->blobs);
+    free(x->blobs.files);
+    free(x->kv.files);
+    bundle_state_fini(&x->state);
     json_decref(x->session);
     buf_fini(&x->line);
     buf_fini(&x->text);
@@ -82,6 +89,25 @@ static enum err end(struct exporter *x, enum bundle_part part, uint64_t at, stru
     return bundle_manifest_add(&x->m, f, e);
 }
 
+/* Spools bytes as a file of a list that is named by its hash. */
+static enum err spool_file(struct exporter *x, struct file_list *l, enum bundle_part part,
+                           const void *p, size_t n, uint8_t hash[HASH_BYTES], struct error *e)
+{
+    if (l->n == l->cap) {
+        size_t cap = l->cap ? l->cap * 2 : 64;
+        struct bundle_file *grown = realloc(l->files, cap * sizeof *grown);
+        if (!grown)
+            return err_set(e, ERR_NOMEM, "bundle: out of memory");
+        l->files = grown;
+        l->cap = cap;
+    }
+    struct bundle_file f = {.part = part, .bytes = n, .at = x->at[1]};
+    hash_bytes(NULL, p, n, f.hash);
+    memcpy(hash, f.hash, sizeof f.hash);
+    l->files[l->n++] = f;
+    return spool(x, 1, p, n, e);
+}
+
 /* Spools bytes as a blob and writes its hash as hexadecimal. */
 static enum err add_blob(struct exporter *x, const void *p, size_t n,
                          char hex[HEX_CHARS(HASH_BYTES)], struct error *e)
@@ -95,20 +121,17 @@ static enum err add_blob(struct exporter *x, const void *p, size_t n,
         p = buf_str(&x->text);
         n = x->text.len;
     }
-    if (x->n_blobs == x->cap_blobs) {
-        size_t cap = x->cap_blobs ? x->cap_blobs * 2 : 64;
-        struct bundle_file *grown = realloc(x->blobs, cap * sizeof *grown);
-        if (!grown)
-            return err_set(e, ERR_NOMEM, "bundle: out of memory");
-        x->blobs = grown;
-        x->cap_blobs = cap;
-    }
-    hash_bytes(NULL, p, n, f.hash);
+    enum err rc = spool_file(x, &x->blobs, PART_BLOB, p, n, f.hash, e);
     hex_encode(f.hash, sizeof f.hash, hex);
-    f.bytes = n;
-    f.at = x->at[1];
-    x->blobs[x->n_blobs++] = f;
-    return spool(x, 1, p, n, e);
+    return rc;
+}
+
+/* A part of the state, or the tip. */
+static enum err add_kv(void *user, const void *p, size_t n, uint8_t hash[HASH_BYTES],
+                       struct error *e)
+{
+    struct exporter *x = user;
+    return spool_file(x, &x->kv, PART_KV, p, n, hash, e);
 }
 
 static int by_hash(const void *a, const void *b)
@@ -117,15 +140,15 @@ static int by_hash(const void *a, const void *b)
     return memcmp(x->hash, y->hash, HASH_BYTES);
 }
 
-/* Blobs into the manifest: sorted, each once. */
-static enum err end_blobs(struct exporter *x, struct error *e)
+/* Files into the manifest: sorted, each once. */
+static enum err end_list(struct exporter *x, struct file_list *l, struct error *e)
 {
     enum err rc = OK;
-    if (x->n_blobs)
-        qsort(x->blobs, x->n_blobs, sizeof *x->blobs, by_hash);
-    for (size_t i = 0; i < x->n_blobs && !rc; i++)
-        if (i == 0 || by_hash(&x->blobs[i - 1], &x->blobs[i]) != 0)
-            rc = bundle_manifest_add(&x->m, x->blobs[i], e);
+    if (l->n)
+        qsort(l->files, l->n, sizeof *l->files, by_hash);
+    for (size_t i = 0; i < l->n && !rc; i++)
+        if (i == 0 || by_hash(&l->files[i - 1], &l->files[i]) != 0)
+            rc = bundle_manifest_add(&x->m, l->files[i], e);
     return rc;
 }
 
@@ -359,6 +382,8 @@ static enum err add_session(struct exporter *x, const struct session_info *s,
     if (!x->session)
         return err_set(e, ERR_NOMEM, "bundle: out of memory");
     add_segments(x, t);
+    if (x->state.position)
+        set(x, x->session, "state", bundle_state_json(&x->state));
     if ((rc = x->rc) || (rc = add_restarts(x, s->id, e)) ||
         (rc = tape_turns(x->st, s->id, on_turn, x, e)) || (rc = x->rc) ||
         (rc = tape_calls(x->st, s->id, NULL, false, on_call, x, e)) || (rc = x->rc))
@@ -378,6 +403,8 @@ static enum err add_members(struct exporter *x, const struct session_info *s, st
     if (!rc && (t.damaged || s->damaged))
         rc =
             err_set(e, ERR_CORRUPT, "session %s is damaged: a bundle would hide that", s->name);
+    if (!rc && x->layout)
+        rc = bundle_state_collect(x->st, s->id, x->layout, &t.view, add_kv, x, &x->state, e);
     if (rc || (rc = add_session(x, s, &t, e)))
         return rc;
     uint64_t at = x->at[0];
@@ -390,7 +417,8 @@ static enum err add_members(struct exporter *x, const struct session_info *s, st
     if ((!x->redact && (rc = add(x, t.ids, (size_t)t.view.n_ids * 4, e))) ||
         (rc = end(x, PART_TAPE, at, e)))
         return rc;
-    return end_blobs(x, e);
+    rc = end_list(x, &x->blobs, e);
+    return rc ? rc : end_list(x, &x->kv, e);
 }
 
 /* ---- the file ---------------------------------------------------------------------------- */
@@ -401,7 +429,7 @@ static enum err copy_member(struct exporter *x, struct archive_out *a,
     char name[ARCHIVE_NAME_CAP];
     bundle_file_name(f, name);
     enum err rc = archive_out_member(a, name, f->bytes, e);
-    int fd = x->fd[f->part == PART_BLOB];
+    int fd = x->fd[f->part >= PART_BLOB];
     for (uint64_t done = 0; done < f->bytes && !rc;) {
         size_t n = f->bytes - done < PIECE ? (size_t)(f->bytes - done) : PIECE;
         if (!(rc = fs_pread(fd, "bundle spool", piece, n, f->at + done, e)))
@@ -462,7 +490,9 @@ enum err bundle_export(struct store *st, const struct bundle_export *b,
                        struct bundle_exported *out, struct error *e)
 {
     AUTO(session_info) struct session_info s = {0};
-    AUTO(exporter) struct exporter x = {.st = st, .redact = b->redact, .fd = {-1, -1}, .e = e};
+    AUTO(exporter)
+    struct exporter x = {
+        .st = st, .redact = b->redact, .layout = b->layout, .fd = {-1, -1}, .e = e};
     struct session_row row;
     struct error own;
     if (!e)
@@ -470,6 +500,8 @@ enum err bundle_export(struct store *st, const struct bundle_export *b,
     buf_init(&x.line, 4 * (size_t)TAPE_JSON_MAX);
     buf_init(&x.text, 2 * (size_t)TAPE_JSON_MAX);
     enum err rc = session_row_read(st, b->session, &row, e);
+    if (!rc && b->redact && b->layout)
+        rc = err_set(e, ERR_INVAL, "model state says what the text says: not with redaction");
     if (rc || (rc = session_find(st, b->session, &s, e)) ||
         (rc = bundle_spool_open(b->path, &x.fd[0], e)) ||
         (rc = bundle_spool_open(b->path, &x.fd[1], e)))
@@ -483,7 +515,8 @@ enum err bundle_export(struct store *st, const struct bundle_export *b,
     if (out)
         *out = (struct bundle_exported){.tokens = x.m.files[PART_TAPE].bytes / 4,
                                         .events = x.n_events,
-                                        .blobs = x.m.n_files - PART_BLOB,
+                                        .blobs = x.m.n_of[PART_BLOB],
+                                        .kv_tokens = x.state.position,
                                         .bytes = bytes,
                                         .redacted = x.n_redacted};
     return OK;

@@ -11,6 +11,7 @@
 #include "base/fs.h"
 #include "base/json.h"
 #include "sessions/bundle_internal.h"
+#include "sessions/bundle_kv.h"
 #include "sessions/search.h"
 #include "sessions/session_internal.h"
 #include "sessions/strand.h"
@@ -27,10 +28,12 @@ struct importer {
     int spool;
     const uint8_t *bytes; /* the spool, mapped */
     json_t *session;
-    uint64_t seq;          /* events written */
-    size_t turn;           /* turns written */
-    size_t restart;        /* restarts done */
-    uint64_t max_position; /* of events since the tape began anew */
+    struct bundle_state state; /* position 0: none */
+    bool has_state;            /* and it is to be taken */
+    uint64_t seq;              /* events written */
+    size_t turn;               /* turns written */
+    size_t restart;            /* restarts done */
+    uint64_t max_position;     /* of events since the tape began anew */
     struct bundle_imported done;
 };
 
@@ -42,6 +45,7 @@ static void importer_fini(struct importer *x)
         close(x->spool);
     bundle_manifest_fini(&x->m);
     json_decref(x->session);
+    bundle_state_fini(&x->state);
 }
 
 /* ---- unpacking --------------------------------------------------------------------------- */
@@ -188,7 +192,7 @@ static enum err opt_blob(const struct importer *x, const json_t *o, const char *
     enum err rc = json_opt_str(o, field, &hex, &n_hex, e);
     if (rc || !hex || (rc = hex_decode(hex, n_hex, hash, sizeof hash, e)))
         return rc;
-    const struct bundle_file *f = bundle_find_blob(&x->m, hash);
+    const struct bundle_file *f = bundle_find(&x->m, PART_BLOB, hash);
     if (!f)
         return err_set(e, ERR_FORMAT, "\"%s\": blob %.80s is not in the bundle", field, hex);
     *bytes = member(x, f);
@@ -536,6 +540,63 @@ static enum err read_session(struct importer *x, struct error *e)
     return json_need_arr(x->session, "turns", &turns, e);
 }
 
+/* ---- model state ------------------------------------------------------------------------- */
+
+static const void *kv_member(void *user, const uint8_t hash[HASH_BYTES], uint64_t *n)
+{
+    const struct importer *x = user;
+    const struct bundle_file *f = bundle_find(&x->m, PART_KV, hash);
+    *n = f ? f->bytes : 0;
+    return f ? member(x, f) : NULL;
+}
+
+/* Whether every part is named by the state: nothing comes along unseen. */
+static enum err check_named(const struct importer *x, struct error *e)
+{
+    size_t n = x->state.has_tip;
+    for (size_t i = 0; i < x->state.n_parts; i++)
+        n++;
+    if (x->m.n_of[PART_KV] > n)
+        return err_set(e, ERR_FORMAT,
+                       "%zu parts of state in the bundle, %zu in " BUNDLE_SESSION,
+                       x->m.n_of[PART_KV], n);
+    return OK;
+}
+
+/* Looks at the state, against the tape as it was written; what is not ours is left out. */
+static enum err check_state(struct importer *x, struct error *e)
+{
+    AUTO(tape) struct tape t = {0};
+    struct error why;
+    json_t *j = NULL;
+    enum err rc = json_opt_obj(x->session, "state", &j, e);
+    if (!rc && j)
+        rc = bundle_state_read(j, &x->state, e);
+    if (rc || (rc = check_named(x, e)) || !j || (rc = tape_load(x->st, x->done.id, &t, e)))
+        return rc;
+    rc = bundle_state_check(x->st, &x->state, x->o->layout, &t.view, x->o->trust_kv, kv_member,
+                            x, &why);
+    x->has_state = rc == OK;
+    if (rc == ERR_UNSUPPORTED || rc == ERR_DENIED) {
+        snprintf(x->done.kv_note, sizeof x->done.kv_note, "%.150s", why.msg);
+        return OK;
+    }
+    x->done.kv_tokens = rc ? 0 : x->state.position;
+    return rc ? err_set(e, rc, "state: %.200s", why.msg) : OK;
+}
+
+/* After the session is there: whatever fails now costs time later, not the session. */
+static void take_state(struct importer *x)
+{
+    struct error why;
+    if (!x->has_state)
+        return;
+    if (bundle_state_save(x->st, x->done.id, &x->state, x->o->layout, kv_member, x, &why)) {
+        snprintf(x->done.kv_note, sizeof x->done.kv_note, "%.150s", why.msg);
+        x->done.kv_tokens = 0;
+    }
+}
+
 /* Everything in one transaction, which is the caller's to commit. */
 static enum err write_all(struct importer *x, struct error *e)
 {
@@ -550,7 +611,7 @@ static enum err write_all(struct importer *x, struct error *e)
     if (x->max_position > x->done.tokens)
         return err_set(e, ERR_FORMAT, BUNDLE_ITEMS ": an event at position %llu of %llu",
                        (unsigned long long)x->max_position, (unsigned long long)x->done.tokens);
-    if ((rc = write_calls(x, e)))
+    if ((rc = write_calls(x, e)) || (rc = check_state(x, e)))
         return rc;
     struct tape_commit last = {.state = "idle", .reason = x->turn ? "cancelled" : ""};
     const json_t *turns = json_object_get(x->session, "turns");
@@ -574,9 +635,11 @@ static enum err import_once(struct store *st, const struct bundle_import *m,
         rc = txn_commit(&t, e);
     if (rc)
         return err_wrap(e, rc, "import");
+    if (!m->dry_run)
+        take_state(&x);
     x.done.events = x.seq;
     x.done.turns = x.turn;
-    x.done.blobs = x.m.n_files - PART_BLOB;
+    x.done.blobs = x.m.n_of[PART_BLOB];
     memcpy(x.done.origin, x.m.id, sizeof x.m.id);
     if (m->dry_run)
         x.done.id[0] = '\0';

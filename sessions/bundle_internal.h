@@ -12,10 +12,11 @@
 #define BUNDLE_ITEMS "items.jsonl"
 #define BUNDLE_TAPE "tape.u32"
 #define BUNDLE_BLOBS "blobs/"
-#define BUNDLE_MAX_FILES (3u + BUNDLE_MAX_BLOBS)
+#define BUNDLE_KV "kv/"
+#define BUNDLE_MAX_FILES (3u + BUNDLE_MAX_BLOBS + BUNDLE_MAX_KV_PARTS)
 
 /* Names in the order that they have, and the most bytes of each. */
-enum bundle_part { PART_SESSION, PART_ITEMS, PART_TAPE, PART_BLOB };
+enum bundle_part { PART_SESSION, PART_ITEMS, PART_TAPE, PART_BLOB, PART_KV };
 
 struct bundle_file {
     enum bundle_part part;
@@ -30,7 +31,9 @@ struct bundle_manifest {
     bool redacted;
     struct bundle_file *files;
     size_t n_files, cap;
-    uint64_t total; /* bytes of all files */
+    size_t n_of[PART_KV + 1]; /* files of each part */
+    uint64_t total;           /* bytes of all files */
+    uint64_t total_kv;        /* of these */
 };
 void bundle_manifest_fini(struct bundle_manifest *m);
 /* Appends a file. ERR_LIMIT: too many. */
@@ -44,9 +47,9 @@ NODISCARD enum err bundle_manifest_write(const struct bundle_manifest *m, uint64
 /* Reads and checks all of it: version, names, order, caps, duplicates. ERR_FORMAT. */
 NODISCARD enum err bundle_manifest_read(const char *text, size_t n, struct bundle_manifest *out,
                                         struct error *e);
-/* The blob with this hash (binary search: blobs are sorted by it), or NULL. */
-const struct bundle_file *bundle_find_blob(const struct bundle_manifest *m,
-                                           const uint8_t hash[HASH_BYTES]);
+/* The blob or part of state with this hash (binary search: they are sorted by it), or NULL. */
+const struct bundle_file *bundle_find(const struct bundle_manifest *m, enum bundle_part part,
+                                      const uint8_t hash[HASH_BYTES]);
 
 /* A nameless file of ours beside the database, for members on their way. *fd is closed by the
  * caller. */

@@ -24,6 +24,8 @@ static uint64_t part_max(enum bundle_part part)
     case PART_TAPE:
         return TAPE_TOKENS_MAX * 4 < ARCHIVE_FILE_MAX ? TAPE_TOKENS_MAX * 4
                                                       : ARCHIVE_FILE_MAX - 1;
+    case PART_KV:
+        return BUNDLE_MAX_KV_PART;
     case PART_BLOB:
         break;
     }
@@ -36,10 +38,18 @@ void bundle_manifest_fini(struct bundle_manifest *m)
     memset(m, 0, sizeof *m);
 }
 
+static bool fits(const struct bundle_manifest *m, const struct bundle_file *f)
+{
+    bool kv = f->part == PART_KV;
+    uint64_t sum = (kv ? m->total_kv : m->total - m->total_kv) + f->bytes;
+    return f->bytes <= part_max(f->part) && sum <= (kv ? BUNDLE_MAX_KV : BUNDLE_MAX_TOTAL) &&
+           m->n_of[f->part] < (kv ? BUNDLE_MAX_KV_PARTS : BUNDLE_MAX_BLOBS) &&
+           m->n_files < BUNDLE_MAX_FILES;
+}
+
 enum err bundle_manifest_add(struct bundle_manifest *m, struct bundle_file f, struct error *e)
 {
-    if (f.bytes > part_max(f.part) || m->total + f.bytes > BUNDLE_MAX_TOTAL ||
-        m->n_files == BUNDLE_MAX_FILES) {
+    if (!fits(m, &f)) {
         char name[ARCHIVE_NAME_CAP];
         bundle_file_name(&f, name);
         return err_set(e, ERR_LIMIT, "bundle: %s of %llu bytes: too much for a bundle", name,
@@ -54,7 +64,9 @@ enum err bundle_manifest_add(struct bundle_manifest *m, struct bundle_file f, st
         m->cap = cap;
     }
     m->files[m->n_files++] = f;
+    m->n_of[f.part]++;
     m->total += f.bytes;
+    m->total_kv += f.part == PART_KV ? f.bytes : 0;
     return OK;
 }
 
@@ -62,8 +74,9 @@ void bundle_file_name(const struct bundle_file *f, char out[ARCHIVE_NAME_CAP])
 {
     char hex[HEX_CHARS(HASH_BYTES)];
     hex_encode(f->hash, HASH_BYTES, hex);
-    if (f->part == PART_BLOB)
-        snprintf(out, ARCHIVE_NAME_CAP, BUNDLE_BLOBS "%s", hex);
+    if (f->part >= PART_BLOB)
+        snprintf(out, ARCHIVE_NAME_CAP, "%s%s", f->part == PART_KV ? BUNDLE_KV : BUNDLE_BLOBS,
+                 hex);
     else
         snprintf(out, ARCHIVE_NAME_CAP, "%s", fixed_names[f->part]);
 }
@@ -96,7 +109,6 @@ enum err bundle_manifest_write(const struct bundle_manifest *m, uint64_t now_ms,
 
 static enum err parse_name(const char *name, size_t i, struct bundle_file *f, struct error *e)
 {
-    static const size_t dir = sizeof BUNDLE_BLOBS - 1;
     uint8_t hash[HASH_BYTES];
     if (i < PART_BLOB) {
         f->part = (enum bundle_part)i;
@@ -105,8 +117,10 @@ static enum err parse_name(const char *name, size_t i, struct bundle_file *f, st
         return err_set(e, ERR_FORMAT, "bundle: member %zu is %.80s, want %s", i + 1, name,
                        fixed_names[i]);
     }
-    f->part = PART_BLOB;
-    if (strncmp(name, BUNDLE_BLOBS, dir) != 0 ||
+    bool kv = strncmp(name, BUNDLE_KV, sizeof BUNDLE_KV - 1) == 0;
+    size_t dir = kv ? sizeof BUNDLE_KV - 1 : sizeof BUNDLE_BLOBS - 1;
+    f->part = kv ? PART_KV : PART_BLOB;
+    if ((!kv && strncmp(name, BUNDLE_BLOBS, dir) != 0) ||
         hex_decode(name + dir, strlen(name + dir), hash, sizeof hash, NULL))
         return err_set(e, ERR_FORMAT, "bundle: %.80s is no name of a member", name);
     if (memcmp(hash, f->hash, sizeof hash) != 0)
@@ -130,7 +144,9 @@ static enum err read_file(const json_t *j, struct bundle_manifest *m, struct err
     f.bytes = (uint64_t)bytes;
     const struct bundle_file *last = m->n_files ? &m->files[m->n_files - 1] : NULL;
     /* Sorted, so that none can be there twice. */
-    if (last && last->part == PART_BLOB && memcmp(last->hash, f.hash, HASH_BYTES) >= 0)
+    if (last && last->part >= PART_BLOB &&
+        (last->part > f.part ||
+         (last->part == f.part && memcmp(last->hash, f.hash, HASH_BYTES) >= 0)))
         return err_set(e, ERR_FORMAT, "bundle: %.80s is out of order, or there twice", name);
     rc = bundle_manifest_add(m, f, e);
     return rc == ERR_LIMIT ? ERR_FORMAT : rc;
@@ -192,10 +208,10 @@ enum err bundle_manifest_read(const char *text, size_t n, struct bundle_manifest
     return OK;
 }
 
-const struct bundle_file *bundle_find_blob(const struct bundle_manifest *m,
-                                           const uint8_t hash[HASH_BYTES])
+const struct bundle_file *bundle_find(const struct bundle_manifest *m, enum bundle_part part,
+                                      const uint8_t hash[HASH_BYTES])
 {
-    size_t lo = PART_BLOB, hi = m->n_files;
+    size_t lo = PART_BLOB + (part == PART_KV ? m->n_of[PART_BLOB] : 0), hi = lo + m->n_of[part];
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
         int c = memcmp(m->files[mid].hash, hash, HASH_BYTES);

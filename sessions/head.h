@@ -107,6 +107,7 @@ struct head_restore {
     const struct head_plan *plan;
     const struct state_regions *dst; /* n_tokens >= plan->n_tokens */
     void *tip;                       /* layout->tip_bytes bytes; NULL: the tip is not wanted */
+    bool keep_head;                  /* the session's head stays as it is: only to look */
     /* Told after every batch; `stage` is HEAD_STAGE_MAIN once index planes and tip are in.
      * Returns false to stop (ERR_CANCELLED). May be NULL. */
     bool (*progress)(void *user, enum head_stage stage, uint64_t done, uint64_t total);

@@ -543,7 +543,7 @@ static enum err restore_plan(struct store *st, const struct head_restore *h,
     if ((rc = load_ids(&r, row.strand, e)))
         return session_note(st, h->session, rc);
     if ((rc = restore_all(&r, e)) || (rc = cut_chain(&r, &cut, e)) ||
-        (cut.position && (rc = adopt(&r, row.num, &cut, e))))
+        (cut.position && !h->keep_head && (rc = adopt(&r, row.num, &cut, e))))
         return err_wrap(e, rc, "restore");
     r.out.n_tokens = cut.position;
     r.out.has_tip = cut.tip.x.id != 0;

@@ -124,7 +124,7 @@ static void test_running_resumed_and_imported_are_equal(void **state)
     daemon_remove(&d);
 }
 
-/* ---- hostile ---------------------------------------------------------------------- */
+/* ---- files of a store ---------------------------------------------------------------- */
 
 static struct hash *tree;
 
@@ -161,6 +161,64 @@ static void settle(const struct daemon_fixture *d)
         hash_store(d, now);
     } while (memcmp(last, now, sizeof last) != 0);
 }
+
+/* ---- with state ------------------------------------------------------------------- */
+
+/* Sends a prompt; what its ledger says was restored and computed again. */
+static void go_on(const char *name, json_int_t *restored, json_int_t *again)
+{
+    assert_int_equal(AGENTCTL("send", name, "And now?")->code, EXIT_DONE);
+    json_auto_t *w = json_loads(AGENTCTL("wait", "--json", name)->out, 0, NULL);
+    const json_t *ledger = json_object_get(w, "ledger");
+    assert_non_null(ledger);
+    *restored = json_integer_value(json_object_get(ledger, "restored"));
+    *again = json_integer_value(json_object_get(ledger, "recomputed"));
+}
+
+static void test_state_goes_along(void **state)
+{
+    (void)state;
+    struct daemon_fixture d, other;
+    char file[256];
+    json_int_t restored, again;
+    make(&d, SAY("one") SAY("two"));
+    snprintf(file, sizeof file, "%s/with", d.work);
+    assert_int_equal(AGENTCTL("run", "-n", "a", "-C", d.work, "--tools", "", "hi")->code,
+                     EXIT_DONE);
+    json_auto_t *s = json_loads(AGENTCTL("show", "--json", "a")->out, 0, NULL);
+    json_int_t tokens = json_integer_value(json_object_get(s, "tokens"));
+    settle(&d);
+    const struct agentctl_ran *r = AGENTCTL("export", "a", "--with-kv", "-o", file);
+    assert_int_equal(r->code, EXIT_DONE);
+    assert_has(r->out, "with the state of ");
+    assert_int_equal(AGENTCTL("export", "a", "--with-kv", "--redact", "-o", file)->code,
+                     EXIT_USAGE);
+    /* The same master key. */
+    r = AGENTCTL("import", file, "-n", "b", "-C", d.work);
+    assert_int_equal(r->code, EXIT_DONE);
+    assert_has(r->err, "with the state of ");
+    go_on("b", &restored, &again);
+    assert_int_equal(restored, tokens);
+    assert_int_equal(again, 0);
+    assert_int_equal(AGENTCTL("verify", "b")->code, EXIT_DONE);
+    /* Another store: left out, said, computed again; taken if it is trusted. */
+    make(&other, SAY("one") SAY("two"));
+    r = AGENTCTL("import", file, "-n", "c", "-C", other.work);
+    assert_int_equal(r->code, EXIT_DONE);
+    assert_has(r->err, "left out and will be computed again: ");
+    go_on("c", &restored, &again);
+    assert_int_equal(restored, 0);
+    assert_int_equal(again, tokens);
+    r = AGENTCTL("import", file, "-n", "e", "-C", other.work, "--trust-kv");
+    assert_int_equal(r->code, EXIT_DONE);
+    go_on("e", &restored, &again);
+    assert_int_equal(restored, tokens);
+    assert_int_equal(AGENTCTL("verify", "e")->code, EXIT_DONE);
+    daemon_remove(&other);
+    daemon_remove(&d);
+}
+
+/* ---- hostile ---------------------------------------------------------------------- */
 
 static void check_refused(const struct daemon_fixture *d, const char *file, const char *why)
 {
@@ -266,6 +324,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_running_resumed_and_imported_are_equal),
+        cmocka_unit_test(test_state_goes_along),
         cmocka_unit_test(test_hostile_bundles),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);

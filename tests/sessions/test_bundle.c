@@ -507,6 +507,9 @@ static void bad_hashes_and_members(void **state)
     refused(w, "a path as blob", "no name of a member");
     p.m[3].name = "kv/0000000000000000000000000000000000000000000000000000000000000000";
     bundle_write_members(w->file, p.m, 4);
+    refused(w, "state of another name", "not named by its hash");
+    p.m[3].name = "keys/0000000000000000000000000000000000000000000000000000000000000000";
+    bundle_write_members(w->file, p.m, 4);
     refused(w, "foreign member", "no name of a member");
     char name[100];
     bundle_blob_name("x", 1, name);
