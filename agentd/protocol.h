@@ -7,7 +7,8 @@
  *                     info:{name, version}, limits, model, pid}
  *   session/new       {cwd, name?, system?, tools?, clientTools?, thinkingMode?, effort?,
  *                     approve?, rules?:["allow|ask|deny TOOL [PATTERN]"...] (tools/rules.h),
- *                     maxSteps?, maxTokens?, seed?, temperature?, topP?, mode?}
+ *                     maxSteps?, maxTokens?, seed?, temperature?, topP?, topK?, minP?,
+ *                     stop?, logitBias?, topLogprobs? (agentd/sampling_config.h), mode?}
  *                     -> {id, name}
  *   session/prompt    {id, clientMessageId?, content:[{type:"text", text}], forced?}
  *                     -> {turnId, seq, queued?}: durable when answered. While a turn runs it
@@ -16,7 +17,7 @@
  *                     the model with the next results, or instead of the turn's end; durable
  *                     when answered. Without a turn to take it: as session/prompt
  *   session/wait      {id, turnId?, timeoutMs?} -> {id, turnId?, state, reason, text, ledger,
- *                     resume?}: when idle (with turnId: when that turn has ended, whatever is
+ *                     resume?, stop?: what ended the text}: when idle (with turnId: when that turn has ended, whatever is
  *                     queued behind it), or when somebody has to act (state and reason
  *                     requires_action); a deadline that passes is an error of kind timeout
  *   session/cancel    {id, turnId?} -> {id, cancelled: bool}: the turn in work, and what is
@@ -67,7 +68,9 @@
  *
  *   session/event       {sessionId, seq, tMs, turnId?, type, ...}: durable, seq without gaps.
  *                       type item:  item:{id, kind, text?, bytesB64?, callId?, name?,
- *                                   arguments?, status?, isError?, cwd?: where a command's
+ *                                   arguments?, status?, isError?, stop?, logprobs?:
+ *                                   [{id, token, logprob, top:[{id, token, logprob}...]}...],
+ *                                   logprobsCut?: true, cwd?: where a command's
  *                                   shell was at its end, todo?: [{text, status}...]: the
  *                                   list from here on}; a later event of the
  *                                   same item id replaces the earlier one. A queued prompt

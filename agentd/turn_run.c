@@ -47,17 +47,19 @@ static enum err on_chat(void *user, const struct chat_event *ev, struct error *e
 
 void run_repeat_deltas(const struct turn *t, struct subscription *to)
 {
-    const struct buf *parts[] = {chat_parser_thinking(t->run->parser),
-                                 chat_parser_text(t->run->parser)};
+    const struct chat_parser *p = t->run->parser;
+    const struct buf *parts[] = {chat_parser_thinking(p), chat_parser_text(p)};
+    /* What was held back until more is known is not out for this reader either. */
+    const size_t sent[] = {chat_parser_thinking_sent(p), chat_parser_text_sent(p)};
     static const char *const kinds[] = {"reasoning", "assistant"};
     static const char *const suffixes[] = {"r", "a"};
     char id[TAPE_ID_CAP];
 
     for (int i = 0; i < 2; i++) {
-        if (!parts[i]->len)
+        if (!sent[i])
             continue;
         turn_item_id(t, t->step, suffixes[i], id);
-        events_delta_to(to, id, kinds[i], events_text(parts[i]->data, parts[i]->len));
+        events_delta_to(to, id, kinds[i], events_text(parts[i]->data, sent[i]));
     }
 }
 

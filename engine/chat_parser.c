@@ -736,6 +736,16 @@ const struct buf *chat_parser_thinking(const struct chat_parser *p)
     return &p->thinking;
 }
 
+size_t chat_parser_text_sent(const struct chat_parser *p)
+{
+    return p->text_sent;
+}
+
+size_t chat_parser_thinking_sent(const struct chat_parser *p)
+{
+    return p->thinking_sent;
+}
+
 uint32_t chat_parser_n_calls(const struct chat_parser *p)
 {
     return p->calls.n;

@@ -119,6 +119,9 @@ NODISCARD enum err chat_parser_finish(struct chat_parser *p, struct error *e);
 
 const struct buf *chat_parser_text(const struct chat_parser *p);
 const struct buf *chat_parser_thinking(const struct chat_parser *p);
+/* How many of their bytes events were made of so far. */
+size_t chat_parser_text_sent(const struct chat_parser *p);
+size_t chat_parser_thinking_sent(const struct chat_parser *p);
 uint32_t chat_parser_n_calls(const struct chat_parser *p);
 const struct chat_call *chat_parser_call(const struct chat_parser *p, uint32_t i);
 /* Counters indexed by enum chat_problem. */

@@ -1,6 +1,7 @@
 /* Speculation changes nothing but the number of steps: ids, logits, planes and tips are bit by
  * bit those without drafts, greedy and sampled, wherever a run ends, and across a stop. */
 #include <jansson.h>
+#include <math.h>
 
 #include "engine/chat_parser.h"
 #include "engine/constrain.h"
@@ -294,6 +295,104 @@ static void test_watched_across_a_pause(void **state)
     tokenizer_free(t);
 }
 
+/* ---- the distribution -------------------------------------------------------------- */
+
+#define K 4 /* choices at each place */
+#define N_SEEDS 1500
+
+/* Two tokens: which of the K most likely each was, and what the K probabilities were. */
+struct pair {
+    uint32_t rank[2];
+    double p[2][K];
+    uint32_t n_guessed, n_right;
+};
+
+static void take_logprobs(const struct token_logprobs *l, double temperature, uint32_t *rank,
+                          double *p)
+{
+    double total = 0;
+    assert_int_equal(l->n_top, K);
+    *rank = K;
+    for (uint32_t i = 0; i < K; i++) {
+        if (l->top[i].id == l->id)
+            *rank = i;
+        total += p[i] = exp((double)l->top[i].logprob / temperature);
+    }
+    assert_in_range(*rank, 0, K - 1);
+    for (uint32_t i = 0; i < K; i++)
+        p[i] /= total;
+}
+
+static void draw_pair(struct engine *m, const struct drive_state *from, uint64_t seed,
+                      struct pair *out)
+{
+    const struct sampling how = {
+        .seed = seed, .temperature = 2, .top_p = 1, .top_k = K, .top_logprobs = K + 1};
+    const struct generate_options g = {.sampling = how, .max_tokens = 4};
+    struct seq *s = drive_import(m, from);
+    struct error e = {0};
+    struct engine_event ev[8];
+    uint32_t n = 0;
+    *out = (struct pair){0};
+    assert_ok(seq_generate(s, &g, &e), &e);
+    while (engine_has_work(m)) {
+        size_t n_events = 0;
+        assert_ok(engine_step(m, ev, 8, &n_events, &e), &e);
+        for (size_t i = 0; i < n_events; i++) {
+            for (uint32_t k = 0; k < ev[i].n_ids && ev[i].logprobs && n < 2; k++, n++) {
+                assert_int_equal(ev[i].logprobs[k].id, ev[i].ids[k]);
+                take_logprobs(&ev[i].logprobs[k], 2, &out->rank[n], out->p[n]);
+            }
+            out->n_guessed += ev[i].n_guessed;
+            out->n_right += ev[i].n_right;
+            free(ev[i].logprobs);
+        }
+    }
+    assert_int_equal(n, 2);
+    seq_free(s);
+}
+
+/* Over many seeds, with drafts: pairs of tokens come as often as the model's probabilities say.
+ * The second token of each pair is one that a step with guesses decided. Pearson's statistic
+ * over the K * K cells has K * K - 1 = 15 degrees of freedom: above 37.7 once in a thousand. */
+static void test_distribution(void **state)
+{
+    uint32_t ids[N_PROMPT];
+    struct engine *m = open_drafting(3, 0);
+    struct seq *s = drive_seq(m);
+    struct drive_state start;
+    double expected[K][K] = {{0}}, chi2 = 0;
+    uint32_t count[K][K] = {{0}};
+    uint64_t n_right = 0, n_guessed = 0;
+    (void)state;
+    drive_ids(ids, N_PROMPT, 5);
+    drive_input(m, s, ids, N_PROMPT, PREFILL_CED);
+    drive_export(m, s, &start);
+    seq_free(s);
+    for (uint64_t seed = 1; seed <= N_SEEDS; seed++) {
+        struct pair p;
+        draw_pair(m, &start, seed, &p);
+        count[p.rank[0]][p.rank[1]]++;
+        for (uint32_t k = 0; k < K; k++) /* the same for every pair with this first token */
+            expected[p.rank[0]][k] = N_SEEDS * p.p[0][p.rank[0]] * p.p[1][k];
+        n_right += p.n_right;
+        n_guessed += p.n_guessed;
+    }
+    for (uint32_t i = 0; i < K; i++)
+        for (uint32_t k = 0; k < K; k++) {
+            double off = (double)count[i][k] - expected[i][k];
+            assert_true(expected[i][k] > 5);
+            chi2 += off * off / expected[i][k];
+        }
+    if (getenv("AGENTD_SHOW"))
+        printf("%d pairs: chi square %.1f, 15 degrees of freedom; %d of %d guesses right\n",
+               N_SEEDS, chi2, (int)n_right, (int)n_guessed);
+    assert_true(chi2 < 37.7);
+    assert_true(n_right > N_SEEDS / 20 && n_right < n_guessed);
+    drive_state_free(&start);
+    engine_free(m);
+}
+
 static void test_options(void **state)
 {
     static const struct {
@@ -318,10 +417,10 @@ static void test_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_greedy),  cmocka_unit_test(test_sampled),
-        cmocka_unit_test(test_lengths), cmocka_unit_test(test_eos),
-        cmocka_unit_test(test_watched), cmocka_unit_test(test_watched_across_a_pause),
-        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_greedy),       cmocka_unit_test(test_sampled),
+        cmocka_unit_test(test_lengths),      cmocka_unit_test(test_eos),
+        cmocka_unit_test(test_watched),      cmocka_unit_test(test_watched_across_a_pause),
+        cmocka_unit_test(test_distribution), cmocka_unit_test(test_options),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
