@@ -32,15 +32,19 @@ struct evals_verb {
     int (*run)(int argc, char **argv);
 };
 
-extern const struct command evals_list_command, evals_gen_command, evals_score_command;
+extern const struct command evals_list_command, evals_gen_command, evals_score_command,
+    evals_run_command;
 int evals_list(int argc, char **argv);
 int evals_gen(int argc, char **argv);
 int evals_score(int argc, char **argv);
+int evals_run(int argc, char **argv);
 
 /* EVALS_GO_ON, or the exit code to end with: usage was printed, or what is wrong was said. */
 #define EVALS_GO_ON (-1)
 int evals_parse(const struct command *c, int argc, char **argv, void *values,
                 struct options *out);
+/* A descriptor that is readable once SIGINT or SIGTERM came; they do nothing else then. */
+int evals_wake_fd(void);
 /* Prints "agentd-evals VERB: message" and returns the exit code for rc. */
 int evals_fail(const struct command *c, enum err rc, const struct error *e);
 

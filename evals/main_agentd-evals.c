@@ -8,6 +8,7 @@
 static const struct evals_verb verbs[] = {
     {&evals_list_command, evals_list},
     {&evals_gen_command, evals_gen},
+    {&evals_run_command, evals_run},
     {&evals_score_command, evals_score},
 };
 

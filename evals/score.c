@@ -361,31 +361,6 @@ static enum err make_results(const struct scoring *s, const json_t *suite, json_
 
 /* ---- files ------------------------------------------------------------------------------ */
 
-static enum err load_suite(const char *dir, json_t **out, struct error *e)
-{
-    static const struct json_limits limits = {.max_bytes = 1 << 20, .max_depth = 8};
-    char path[FS_PATH_BYTES];
-    AUTO(buf) struct buf file = BUF_INIT(1 << 20);
-    int64_t format;
-    const char *samples;
-    json_auto_t *suite = NULL;
-    enum err rc = fs_path(path, sizeof path, e, "%s/suite.json", dir);
-    if (!rc)
-        rc = fs_read_file(path, &file, e);
-    if (!rc)
-        rc = json_parse(buf_str(&file), file.len, &limits, &suite, e);
-    if (!rc && !json_is_object(suite))
-        rc = err_set(e, ERR_FORMAT, "want an object");
-    if (!rc)
-        rc = json_need_int(suite, "format", SUITE_FORMAT, SUITE_FORMAT, &format, e);
-    if (!rc)
-        rc = json_need_str(suite, "samples", &samples, NULL, e);
-    if (rc)
-        return err_wrap(e, rc, "%s/suite.json", dir);
-    *out = json_incref(suite);
-    return OK;
-}
-
 static enum err check_samples(const char *path, const json_t *suite, struct error *e)
 {
     AUTO(buf) struct buf file = BUF_INIT(MAX_FILE_BYTES);
@@ -419,7 +394,7 @@ enum err score_run(const char *dir, const char *answers, struct score_counts *co
     AUTO(buf) struct buf text = BUF_INIT(MAX_FILE_BYTES);
     json_auto_t *suite = NULL, *made = NULL;
     enum err rc =
-        s.answers ? load_suite(dir, &suite, e) : err_set(e, ERR_NOMEM, "no memory for answers");
+        s.answers ? suite_load(dir, &suite, e) : err_set(e, ERR_NOMEM, "no memory for answers");
     if (!rc)
         rc = fs_path(samples, sizeof samples, e, "%s/samples.jsonl", dir);
     if (!rc)

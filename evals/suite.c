@@ -194,6 +194,31 @@ enum err suite_read_lines(const char *path, suite_line_fn *fn, void *user, struc
     }
 }
 
+enum err suite_load(const char *dir, json_t **out, struct error *e)
+{
+    static const struct json_limits limits = {.max_bytes = 1 << 20, .max_depth = 8};
+    char path[FS_PATH_BYTES];
+    AUTO(buf) struct buf file = BUF_INIT(1 << 20);
+    int64_t format;
+    const char *samples;
+    json_auto_t *suite = NULL;
+    enum err rc = fs_path(path, sizeof path, e, "%s/suite.json", dir);
+    if (!rc)
+        rc = fs_read_file(path, &file, e);
+    if (!rc)
+        rc = json_parse(buf_str(&file), file.len, &limits, &suite, e);
+    if (!rc && !json_is_object(suite))
+        rc = err_set(e, ERR_FORMAT, "want an object");
+    if (!rc)
+        rc = json_need_int(suite, "format", SUITE_FORMAT, SUITE_FORMAT, &format, e);
+    if (!rc)
+        rc = json_need_str(suite, "samples", &samples, NULL, e);
+    if (rc)
+        return err_wrap(e, rc, "%s/suite.json", dir);
+    *out = json_incref(suite);
+    return OK;
+}
+
 /* ---- generators ------------------------------------------------------------------------- */
 
 const struct suite_kind *suite_kind_of(const char *name)

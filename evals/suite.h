@@ -89,6 +89,9 @@ typedef enum err suite_line_fn(void *user, json_t *object, struct error *e);
 NODISCARD enum err suite_read_lines(const char *path, suite_line_fn *fn, void *user,
                                     struct error *e);
 
+/* suite.json of a folder, format checked; to be decref'd. ERR_NOTFOUND: not finished. */
+NODISCARD enum err suite_load(const char *dir, json_t **out, struct error *e);
+
 /* ---- generators ------------------------------------------------------------------------- */
 
 struct suite_options {
