@@ -342,8 +342,8 @@ static enum err add_block_row(struct save *v, const struct block_row *r, struct 
 }
 
 /* Finds the block's row, or makes it. Equal digests mean equal bytes from the first token on.
- * So one that is stored is shared; one that was set aside, or whose parent is, is mended for
- * all who refer to it. */
+ * So one that is stored is shared; one that was set aside, or whose parent is, or whose pack
+ * cannot be read, is mended for all who refer to it. */
 static enum err store_block(struct save *v, const struct extent *x, int64_t *id,
                             struct error *e)
 {
@@ -355,6 +355,8 @@ static enum err store_block(struct save *v, const struct extent *x, int64_t *id,
     if (rc)
         return rc;
     bool usable = found && !r.x.damaged;
+    if (usable && (rc = pack_is_there(v->st, r.x.place.pack, &usable, e)))
+        return rc;
     if (usable) {
         less_left(v, r.x.place.pages);
         if ((rc = keep_block(v, r.x.id, e)))
@@ -576,7 +578,9 @@ enum err head_save(struct store *st, const struct head_save *s, struct head_rece
     e = e ? e : &mine;
     st->replay_tokens = s->layout->replay_tokens;
     AUTO(save) struct save v = {.st = st, .s = s, .l = s->layout, .now = store_now_ms(st)};
-    enum err rc = prepare(&v, e);
+    enum err rc = pack_check_removed(st, e);
+    if (!rc)
+        rc = prepare(&v, e);
     if (!rc) {
         rc = put_extents(&v, e);
         if (!rc)

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/aio.h"
@@ -395,6 +396,17 @@ void pack_release(struct store *st, int64_t id)
     struct pack_file *f = find_open(st, id);
     if (f && f->n_holds)
         f->n_holds--;
+}
+
+enum err pack_is_there(struct store *st, int64_t id, bool *out, struct error *e)
+{
+    const struct pack_file *f;
+    struct stat sb;
+    enum err rc = pack_open(st, id, &f, e);
+    if (rc == ERR_NOMEM)
+        return rc;
+    *out = !rc && fstat(f->fd, &sb) == 0 && sb.st_nlink > 0;
+    return OK;
 }
 
 void pack_forget(struct store *st, int64_t id)

@@ -122,7 +122,16 @@ NODISCARD enum err pack_row_read(struct store *st, int64_t id, struct pack_row *
                                  struct error *e);
 NODISCARD enum err pack_row_write(struct store *st, const struct pack_row *r, struct error *e);
 
+/* Whether what the catalog says of pack id can be relied on: its file opens, is the one that is
+ * meant, and has its name still. */
+NODISCARD enum err pack_is_there(struct store *st, int64_t id, bool *out, struct error *e);
+
 /* ---- writing ----------------------------------------------------------------------------- */
+
+/* Before a save: when somebody has removed the file of the pack that is being filled, rows of
+ * all packs that are gone are dropped, as at a start, and another pack is begun. What would be
+ * written into a file without a name is lost with this process. */
+NODISCARD enum err pack_check_removed(struct store *st, struct error *e);
 
 /* Where the next extent of that many pages goes; seals a full pack and begins another.
  * *uuid_out: of that pack, borrowed until the next call. */

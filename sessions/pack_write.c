@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/aio.h"
@@ -11,6 +12,7 @@
 #include "sessions/le.h"
 #include "sessions/pack.h"
 #include "sessions/pack_internal.h"
+#include "sessions/scan.h"
 #include "sessions/schema.h"
 
 #define WRITE_PIECE (1u << 20)
@@ -208,6 +210,20 @@ static enum err open_writer(struct store *st, struct error *e)
             st->packs->killed[st->packs->n_killed++] = row.id;
         return begin_pack(st, e);
     }
+    return rc;
+}
+
+enum err pack_check_removed(struct store *st, struct error *e)
+{
+    const struct pack_writer *w = &st->packs->writer;
+    struct stat sb;
+    uint64_t n;
+    if (!w->row.id || fstat(w->fd, &sb) || sb.st_nlink > 0)
+        return OK;
+    kill_writer(st);
+    enum err rc = scan_removed(st, &n, e);
+    /* What a restore has planned may be in there. */
+    st->n_collections++;
     return rc;
 }
 

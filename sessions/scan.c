@@ -552,3 +552,23 @@ enum err scan_packs(struct store *st, struct error *e)
     /* Numbers are never used twice. */
     return meta_write(st, "state_commit", &newest, sizeof newest, e);
 }
+
+enum err scan_removed(struct store *st, uint64_t *n, struct error *e)
+{
+    struct pack_row row = {0};
+    *n = 0;
+    for (int64_t above = 0;; above = row.id) {
+        bool found;
+        char path[FS_PATH_BYTES];
+        struct stat sb;
+        enum err rc = next_row(st, above, &row, &found, e);
+        if (rc || !found || (rc = pack_path(st, row.id, path, sizeof path, e)))
+            return rc;
+        if (!row.state || lstat(path, &sb) == 0 || errno != ENOENT)
+            continue;
+        pack_forget(st, row.id);
+        if ((rc = shorten(st, row, 0, e)))
+            return rc;
+        ++*n;
+    }
+}

@@ -21,4 +21,7 @@ NODISCARD enum err scan_erase(struct store *st, uint64_t *n, struct error *e);
  * the folder, or memory. */
 NODISCARD enum err scan_packs(struct store *st, struct error *e);
 
+/* While the store is open: drops the rows of packs whose files are gone. *n: how many packs. */
+NODISCARD enum err scan_removed(struct store *st, uint64_t *n, struct error *e);
+
 #endif
