@@ -243,5 +243,5 @@ int main(void)
         cmocka_unit_test_setup(killed_at_every_fault_point, setup),
         cmocka_unit_test_setup(killed_at_any_moment, setup),
     };
-    return !!cmocka_run_group_tests(tests, NULL, NULL);
+    return !!run_with_both_shapes(tests);
 }

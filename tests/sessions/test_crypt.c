@@ -268,8 +268,7 @@ static void another_key_changes_nothing(void **state)
     store_close(t->f.st);
     t->f.st = NULL;
     AUTO(buf)
-    struct buf right = BUF_INIT(1024),
-               pack = BUF_INIT(64u << 20), db = BUF_INIT(64u << 20),
+    struct buf right = BUF_INIT(1024), pack = BUF_INIT(64u << 20), db = BUF_INIT(64u << 20),
                after = BUF_INIT(64u << 20);
     key_path(t, key, sizeof key);
     pack_file(t, 1, path, sizeof path);
@@ -628,5 +627,5 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(reads_that_fail, setup, teardown),
     };
-    return !!cmocka_run_group_tests(tests, NULL, NULL);
+    return !!run_with_both_shapes(tests);
 }

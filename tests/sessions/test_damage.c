@@ -244,7 +244,19 @@ static void remove_packs(struct damage_test *t)
     }
 }
 
-/* What is saved from then on must not go into a file that nobody can find again. */
+/* What the daemon does (saver.c): rows that cannot be read back are given again. */
+static void save_again(struct damage_test *t, const char *id, uint64_t from)
+{
+    struct error e;
+    struct head_receipt r = {0};
+    uint64_t to = fixture_length(t->f.st, id);
+    enum err rc = state_save(t->f.st, id, &t->l, from, to, true, &r, &e);
+    if (rc == ERR_CORRUPT)
+        rc = state_save(t->f.st, id, &t->l, r.retry_from, to, true, &r, &e);
+    assert_ok(rc, &e);
+}
+
+/* What is saved from then on does not go into files that nobody can find again. */
 static void packs_removed_while_open(void **state)
 {
     struct damage_test *t = *state;
@@ -252,20 +264,19 @@ static void packs_removed_while_open(void **state)
     assert_int_equal(restored(t, t->id), 20);
     remove_packs(t);
     append(t, t->id, 100, 20);
-    save(t, t->id, 20);
+    save_again(t, t->id, 20);
+    assert_int_equal(counters(t).packs_killed, 1);
     append(t, t->id, 200, 20);
-    save(t, t->id, 40);
+    save_again(t, t->id, 40);
+    assert_int_equal(restored(t, t->id), 60);
     store_fixture_reopen(&t->f);
-    assert_int_equal(fixture_length(t->f.st, t->id), 60);
+    assert_int_equal(restored(t, t->id), 60);
+    /* What was in the removed files alone is gone: computed again, and saved as ever. */
     assert_int_equal(fixture_length(t->f.st, t->other), 30);
-    /* What was in the removed files is gone, and is computed again; nothing wrong is served. */
     assert_int_equal(restored(t, t->other), 0);
-    uint64_t n = restored(t, t->id);
-    assert_true(n == 0 || n == 60);
-    save(t, t->id, 0);
-    assert_int_equal(restored(t, t->id), 60);
+    save_again(t, t->other, 0);
     store_fixture_reopen(&t->f);
-    assert_int_equal(restored(t, t->id), 60);
+    check_both(t, 60);
 }
 
 /* ---- clock and disk ---------------------------------------------------------------------- */
@@ -340,5 +351,5 @@ int main(void)
         T(a_clock_that_goes_back),
         T(a_full_disk_in_a_transaction),
     };
-    return !!cmocka_run_group_tests(tests, NULL, NULL);
+    return !!run_with_both_shapes(tests);
 }

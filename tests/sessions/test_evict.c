@@ -561,13 +561,17 @@ static void every_failure(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(ten_sessions_in_room_for_three, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_quota_smaller_than_one_object, setup, teardown),
         cmocka_unit_test_setup_teardown(what_is_pinned_stays, setup, teardown),
         cmocka_unit_test_setup_teardown(what_a_restore_has_found_stays, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_shared_prefix_is_worth_all_its_uses, setup, teardown),
-        cmocka_unit_test_setup_teardown(packs_under_half_live_are_rewritten, setup, teardown),
         cmocka_unit_test_setup_teardown(every_failure, setup, teardown),
     };
-    return !!cmocka_run_group_tests(tests, NULL, NULL);
+    /* These are about rows. */
+    const struct CMUnitTest with_planes[] = {
+        cmocka_unit_test_setup_teardown(ten_sessions_in_room_for_three, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_quota_smaller_than_one_object, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_shared_prefix_is_worth_all_its_uses, setup, teardown),
+        cmocka_unit_test_setup_teardown(packs_under_half_live_are_rewritten, setup, teardown),
+    };
+    int failed = run_with_both_shapes(tests);
+    return !!(failed + cmocka_run_group_tests(with_planes, NULL, NULL));
 }

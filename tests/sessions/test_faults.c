@@ -310,5 +310,5 @@ int main(void)
         T(restoring),
         T(forking_and_deleting),
     };
-    return !!cmocka_run_group_tests(tests, NULL, NULL);
+    return !!run_with_both_shapes(tests);
 }

@@ -328,5 +328,5 @@ int main(void)
         cmocka_unit_test_setup_teardown(every_failure, setup, teardown),
         cmocka_unit_test_setup_teardown(no_step_is_long, setup, teardown),
     };
-    return !!cmocka_run_group_tests(tests, NULL, NULL);
+    return !!run_with_both_shapes(tests);
 }

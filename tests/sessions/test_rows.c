@@ -344,5 +344,5 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_deleted_row_is_noticed, setup, teardown),
         cmocka_unit_test_setup_teardown(every_flipped_byte_of_the_file, setup, teardown),
     };
-    return !!cmocka_run_group_tests(tests, NULL, NULL);
+    return !!run_with_both_shapes(tests);
 }

@@ -312,6 +312,34 @@ static void deletion_keeps_what_forks_need(void **state)
     }
 }
 
+/* A compacted fork needs less of the strand it left than that strand has of its own. */
+static void a_compacted_fork_outlives_what_it_left(void **state)
+{
+    struct store_fixture *f = *state;
+    struct error e;
+    char a[SESSION_ID_CAP], b[SESSION_ID_CAP], keep[SESSION_ID_CAP], c[SESSION_ID_CAP];
+    fixture_session(f, "a", a);
+    assert_ok(fixture_append(f->st, a, 0, 600, SEGMENT_INPUT, &e), &e);
+    struct session_fork k = {.parent = a, .name = "b"};
+    assert_ok(session_fork(f->st, &k, b, &e), &e);
+    assert_ok(fixture_append(f->st, b, 900, 50, SEGMENT_INPUT, &e), &e);
+    struct session_cut cut = {.id = b, .restart = true, .keep_name = "keep"};
+    assert_ok(session_cut(f->st, &cut, keep, &e), &e);
+    assert_ok(session_delete(f->st, keep, &e), &e);
+    store_fixture_reopen(f);
+    AUTO(tape) struct tape t = {0};
+    load(f->st, b, &t);
+    assert_false(t.damaged);
+    assert_int_equal(t.view.n_ids, 0);
+    assert_ok(fixture_append(f->st, b, 70, 5, SEGMENT_INPUT, &e), &e);
+    k = (struct session_fork){.parent = b, .name = "c"};
+    assert_ok(session_fork(f->st, &k, c, &e), &e);
+    assert_ok(session_delete(f->st, a, &e), &e);
+    store_fixture_reopen(f);
+    assert_int_equal(fixture_length(f->st, c), 5);
+    assert_int_equal(fixture_length(f->st, b), 5);
+}
+
 static void a_thousand_forks_are_small(void **state)
 {
     struct store_fixture *f = *state;
@@ -506,6 +534,7 @@ int main(void)
         T(damaged_config_is_not_served),
         T(forks_share_by_reference),
         T(deletion_keeps_what_forks_need),
+        T(a_compacted_fork_outlives_what_it_left),
         T(a_thousand_forks_are_small),
         T(a_deep_line_of_forks),
         T(only_one_opens),

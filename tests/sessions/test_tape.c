@@ -531,6 +531,43 @@ static void founding_survives_every_failure(void **state)
     assert_true(refused > 20);
 }
 
+/* A fork that was computed again from the start adds the digest of a segment of its parent's
+ * while a run of its own is open: that is no second open segment, and changes nothing. */
+static void a_fork_may_add_a_shared_digest(void **state)
+{
+    struct tape_test *t = *state;
+    struct error e;
+    char fork[SESSION_ID_CAP];
+    uint32_t id = 9;
+    assert_ok(fixture_append(t->f.st, t->id, 0, 20, SEGMENT_INPUT, &e), &e);
+    assert_ok(fixture_append(t->f.st, t->id, 50, 10, SEGMENT_GENERATED, &e), &e);
+    struct session_fork k = {.parent = t->id, .name = "fork"};
+    assert_ok(session_fork(t->f.st, &k, fork, &e), &e);
+    struct tape_segment segments[2] = {
+        {.seg = {30, 0, SEGMENT_GENERATED, PREFILL_CED}, .open = true},
+        {.seg = {20, 10, SEGMENT_GENERATED, PREFILL_CED}, .has_digest = true, .n_rows = 10}};
+    struct tape_commit c = {
+        .session = fork, .position = 30, .segments = segments, .n_segments = 1};
+    assert_ok(tape_commit(t->f.st, &c, NULL, &e), &e);
+    c = (struct tape_commit){.session = fork,
+                             .position = 30,
+                             .ids = &id,
+                             .n_ids = 1,
+                             .segments = &segments[1],
+                             .n_segments = 1};
+    assert_ok(tape_commit(t->f.st, &c, NULL, &e), &e);
+    AUTO(tape) struct tape tape = {0};
+    assert_ok(tape_load(t->f.st, fork, &tape, &e), &e);
+    assert_int_equal(tape.view.n_ids, 31);
+    assert_int_equal(tape.view.n_segments, 3);
+    assert_true(tape.tape_segments[2].open);
+    /* One that is nobody's is still refused. */
+    segments[1].seg.len = 11;
+    assert_int_equal(tape_commit(t->f.st, &c, NULL, &e), ERR_CONFLICT);
+    c.n_ids = 0;
+    assert_int_equal(tape_commit(t->f.st, &c, NULL, &e), ERR_INVAL);
+}
+
 #define T(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 int main(void)
@@ -539,6 +576,7 @@ int main(void)
         T(ids_come_back),
         T(open_segments_grow_and_end),
         T(digests_are_added_later),
+        T(a_fork_may_add_a_shared_digest),
         T(marks_come_back),
         T(events_have_no_gaps),
         T(items_are_their_newest_event),

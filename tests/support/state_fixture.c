@@ -12,8 +12,17 @@ static void add_plane(struct state_layout *l, const char *name, enum plane_kind 
     p->ratio = ratio;
 }
 
+static enum layout_shape in_place_of_odd = LAYOUT_ODD;
+
+void state_layout_replace(enum layout_shape odd)
+{
+    in_place_of_odd = odd;
+}
+
 void state_layout_make(struct state_layout *l, enum layout_shape shape)
 {
+    if (shape == LAYOUT_ODD)
+        shape = in_place_of_odd;
     memset(l, 0, sizeof *l);
     memset(l->fingerprint, 0x40 + (int)shape, sizeof l->fingerprint);
     snprintf(l->numerics, sizeof l->numerics, "ref/1");

@@ -15,6 +15,18 @@ enum layout_shape {
 };
 void state_layout_make(struct state_layout *l, enum layout_shape shape);
 
+/* A model whose state is a fixed-size recurrence is a model like any other: runs a group of
+ * tests twice, the second time with LAYOUT_TIP wherever LAYOUT_ODD is asked for. For main(). */
+#define run_with_both_shapes(tests)                                                            \
+    __extension__({                                                                            \
+        state_layout_replace(LAYOUT_TIP);                                                      \
+        int failed_ = cmocka_run_group_tests(tests, NULL, NULL);                               \
+        state_layout_replace(LAYOUT_ODD);                                                      \
+        failed_ + cmocka_run_group_tests(tests, NULL, NULL);                                   \
+    })
+/* What LAYOUT_ODD stands for from now on. */
+void state_layout_replace(enum layout_shape odd);
+
 /* Rows of all planes for n tokens, made from their ids; and the tip behind them. */
 struct state_image {
     const struct state_layout *l;
