@@ -206,6 +206,75 @@ static void test_verbs(void **state)
     daemon_remove(&d);
 }
 
+static void await(struct client *c, uint64_t call)
+{
+    json_t *answer = NULL;
+    struct error e;
+    assert_ok(client_await(c, call, 60000, &answer, &e), &e);
+    client_forget(c, call);
+    json_decref(answer);
+}
+
+static uint64_t begin(struct client *c, const char *method)
+{
+    uint64_t call;
+    struct error e;
+    assert_ok(client_start(c, method, json_object(), &call, &e), &e);
+    return call;
+}
+
+/* Runs of gc and of fsck under way, evictions for room, sessions that come back from disk and
+ * go on, all at once; and every turn ends well. (For the thread sanitizer, too.) */
+static void test_all_at_once(void **state)
+{
+    (void)state;
+    enum { N = 4 };
+    struct daemon_fixture d;
+    char ids[N][27], *text = long_text(1500);
+    int rounds = getenv("AGENTD_SLOW") ? 40 : 4;
+    daemon_make(&d, SAY("a") SAY("b") SAY("c"));
+    one_resident(&d, "1M");
+    d.extra[4] = "--block-tokens";
+    d.extra[5] = "64";
+    d.extra[6] = NULL;
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL), *keeper = daemon_connect(&d, NULL, NULL);
+    for (int i = 0; i < N; i++)
+        daemon_session(&d, c, NULL, ids[i]);
+    json_int_t relost = 0, restored = 0;
+    for (int round = 0; round < rounds; round++) {
+        uint64_t gc = begin(keeper, "kv/gc"), fsck = begin(keeper, "store/fsck");
+        for (int i = 0; i < N; i++) {
+            text[0] = (char)('0' + i);
+            daemon_prompt(c, ids[i], round ? "and now?" : text);
+        }
+        for (int i = 0; i < N; i++) {
+            json_auto_t *a = daemon_wait(c, ids[i]);
+            const json_t *l = json_object_get(a, "ledger");
+            assert_string_equal(json_string_value(json_object_get(a, "reason")), "end");
+            assert_int_equal(int_of(l, "prompt_tokens"),
+                             int_of(l, "resident") + int_of(l, "restored") +
+                                 int_of(l, "recomputed") + int_of(l, "relost") +
+                                 int_of(l, "prefilled"));
+            relost += int_of(l, "relost");
+            restored += int_of(l, "restored");
+        }
+        await(keeper, gc);
+        await(keeper, fsck);
+    }
+    wait_saved(c);
+    print_message("%d turns with gc and fsck under way: %lld tokens restored, %lld relost\n",
+                  rounds * N, (long long)restored, (long long)relost);
+    assert_true(restored > 0);
+    json_auto_t *whole = daemon_call(c, "store/fsck", NULL);
+    if (int_of(whole, "found"))
+        fail_msg("fsck: %s", json_dumps(whole, JSON_INDENT(1)));
+    client_free(c);
+    client_free(keeper);
+    daemon_remove(&d);
+    free(text);
+}
+
 /* Everything goes: sessions, text, outputs of tools, the key. */
 static void test_namespace_drop(void **state)
 {
@@ -289,7 +358,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_quota_of_three), cmocka_unit_test(test_quota_of_nothing),
         cmocka_unit_test(test_verbs),          cmocka_unit_test(test_fsck),
-        cmocka_unit_test(test_namespace_drop),
+        cmocka_unit_test(test_all_at_once),    cmocka_unit_test(test_namespace_drop),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
