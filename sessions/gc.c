@@ -211,10 +211,11 @@ static enum err rewrite(struct gc *g, struct error *e)
 static enum err remove_packs(struct gc *g, struct error *e)
 {
     struct space s;
-    enum err rc = pack_remove_empty(g->st, &g->report, e);
-    if (!rc)
-        rc = space_read(g->st, &s, e);
-    if (!rc)
+    bool done;
+    enum err rc = pack_remove_empty(g->st, &g->last_pack, &g->report, &done, e);
+    if (rc || !done)
+        return rc;
+    if (!(rc = space_read(g->st, &s, e)))
         go_on(g);
     return rc;
 }

@@ -210,15 +210,16 @@ static enum err mark_leaving(struct store *st, int64_t pack, bool *marked, struc
     return pack_row_write(st, &row, e);
 }
 
-enum err pack_remove_empty(struct store *st, struct gc_report *r, struct error *e)
+enum err pack_remove_empty(struct store *st, int64_t *after, struct gc_report *r, bool *done,
+                           struct error *e)
 {
-    for (int64_t pack = 0;;) {
-        bool found, marked;
-        enum err rc = next_empty(st, pack, &pack, &found, e);
-        if (rc || !found || (rc = mark_leaving(st, pack, &marked, e)))
-            return rc;
-        if (marked && (rc = pack_remove(st, pack, e)))
-            return rc;
-        r->packs_removed += marked;
-    }
+    bool found, marked = false;
+    enum err rc = next_empty(st, *after, after, &found, e);
+    *done = !found;
+    if (rc || !found || (rc = mark_leaving(st, *after, &marked, e)))
+        return rc;
+    if (marked && (rc = pack_remove(st, *after, e)))
+        return rc;
+    r->packs_removed += marked;
+    return OK;
 }

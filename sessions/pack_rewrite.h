@@ -20,9 +20,11 @@ NODISCARD enum err pack_rewrite_next(struct store *st, int64_t after, int64_t *p
 NODISCARD enum err pack_rewrite_step(struct store *st, int64_t pack, uint64_t *at,
                                      struct gc_report *r, bool *done, struct error *e);
 
-/* Removes every pack that is not open and has no row in the catalog. Only after a checkpoint. */
 /* Goes on with the removal of a pack whose row says PACK_LEAVING: its file, then its row. */
 NODISCARD enum err pack_remove(struct store *st, int64_t pack, struct error *e);
-NODISCARD enum err pack_remove_empty(struct store *st, struct gc_report *r, struct error *e);
+/* Removes the first pack above *after that is not open and has no row in the catalog; *after is
+ * it then. *done: there is none. Only after a checkpoint. */
+NODISCARD enum err pack_remove_empty(struct store *st, int64_t *after, struct gc_report *r,
+                                     bool *done, struct error *e);
 
 #endif

@@ -13,7 +13,7 @@
 
 #define ZERO_BYTES (256u << 10)
 #define STEP_BYTES (8u << 20) /* overwritten in a step */
-#define STEP_HOLES 256u
+#define STEP_HOLES 64u
 
 /* A step on one pack. */
 struct stretch {
