@@ -5,8 +5,9 @@
  *     0  nothing: a whole file
  *     1  an archive, to be compressed
  *     2  session.json, items.jsonl, tape.u32 and a blob with a 0 between, to be hashed and
- * packed
- */
+ *        packed
+ *     3  the same with a part of model state in the place of the blob; 64 @ in session.json
+ *        stand for its hash, and what it is a part of is trusted */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@
 
 #define MAX_BYTES (1u << 18)
 #define N_MEMBERS 4
+#define KV_MARK "@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -47,13 +49,42 @@ static void begin_world(void)
     snprintf(file, sizeof file, "%s/in.bundle", world.dir);
     snprintf(again, sizeof again, "%s/out.bundle", world.dir);
     world.options = (struct store_options){
-        .db_path = world.db, .packs_dir = world.dir, .state_dir = world.dir};
+        .db_path = world.db, .packs_dir = world.dir, .state_dir = world.dir, .block_tokens = 2};
     need(store_open(&world.st, &world.options, NULL) == OK);
     atexit(end_world);
 }
 
-static void write_members(const uint8_t *data, size_t size)
+static struct state_layout layout = {
+    .fingerprint = {1},
+    .numerics = "fuzz/1",
+    .n_planes = 2,
+    .planes = {{"a", PLANE_INDEX, 3, 2}, {"b", PLANE_MAIN, 5, 1}},
+    .tip_bytes = 26, /* as many as the rows of 4 tokens: one member can be both */
+    .window = 1,
+};
+
+/* m[3] as a part of state, and its hash where session.json has its mark. */
+static void name_kv(struct bundle_member *m, char name[100], struct buf *session)
 {
+    char blob[100];
+    const char *at = m[0].bytes, *mark;
+    size_t left = m[0].n;
+    bundle_blob_name(m[3].bytes, m[3].n, blob);
+    snprintf(name, 100, "kv/%s", blob + strlen("blobs/"));
+    while ((mark = memmem(at, left, KV_MARK, strlen(KV_MARK)))) {
+        need(buf_add(session, at, (size_t)(mark - at), NULL) == OK);
+        need(buf_add_str(session, name + strlen("kv/"), NULL) == OK);
+        left -= (size_t)(mark - at) + strlen(KV_MARK);
+        at = mark + strlen(KV_MARK);
+    }
+    need(buf_add(session, at, left, NULL) == OK);
+    m[0].bytes = session->data;
+    m[0].n = session->len;
+}
+
+static void write_members(const uint8_t *data, size_t size, bool kv)
+{
+    AUTO(buf) struct buf session = BUF_INIT(2 * MAX_BYTES);
     struct bundle_member m[N_MEMBERS] = {
         {"session.json", "", 0}, {"items.jsonl", "", 0}, {"tape.u32", "", 0}, {"", "", 0}};
     char name[100];
@@ -66,7 +97,10 @@ static void write_members(const uint8_t *data, size_t size)
         size -= len + (zero != NULL);
         data += len + (zero != NULL);
     }
-    bundle_blob_name(m[3].bytes, m[3].n, name);
+    if (kv)
+        name_kv(m, name, &session);
+    else
+        bundle_blob_name(m[3].bytes, m[3].n, name);
     m[3].name = name;
     bundle_write_members(file, m, n < N_MEMBERS ? 3 : N_MEMBERS);
 }
@@ -87,13 +121,15 @@ static unsigned n_sessions(void)
 
 static void export_and_import(const struct bundle_imported *first)
 {
-    struct bundle_export x = {.session = first->id, .path = again};
-    struct bundle_import m = {.path = again, .cwd = "/"};
+    struct bundle_export x = {.session = first->id, .path = again, .layout = &layout};
+    struct bundle_import m = {.path = again, .cwd = "/", .layout = &layout};
     struct bundle_imported second;
     need(bundle_export(world.st, &x, NULL, NULL) == OK);
     need(bundle_import(world.st, &m, &second, NULL) == OK);
     need(second.tokens == first->tokens && second.events == first->events &&
-         second.turns == first->turns && second.calls == first->calls);
+         second.turns == first->turns && second.calls == first->calls &&
+         /* State of the same tokens may be there from an input before. */
+         second.kv_tokens >= first->kv_tokens);
     need(session_delete(world.st, second.id, NULL) == OK);
     need(session_delete(world.st, first->id, NULL) == OK);
 }
@@ -107,11 +143,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     begin_world();
     if (data[0] == 1)
         bundle_write_frame(file, data + 1, size - 1);
-    else if (data[0] == 2)
-        write_members(data + 1, size - 1);
+    else if (data[0] == 2 || data[0] == 3)
+        write_members(data + 1, size - 1, data[0] == 3);
     else
         need(fs_write_atomic(file, data + 1, size - 1, 0600, NULL) == OK);
-    struct bundle_import m = {.path = file, .cwd = "/"};
+    struct bundle_import m = {
+        .path = file, .cwd = "/", .layout = &layout, .trust_kv = data[0] == 3};
     enum err rc = bundle_import(world.st, &m, &in, &e);
     need(rc == OK || (rc == ERR_FORMAT && e.msg[0]));
     if (!rc)
