@@ -1,4 +1,5 @@
-/* session/export and session/import: one job of the store's thread each. */
+/* session/export and session/import: jobs of the store's thread. An export goes in steps, so
+ * that commits of other sessions come in between. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,8 @@ struct bundle_job {
     char id[SESSION_ID_CAP];
     char *path, *name, *cwd;
     bool redact, dry_run, with_kv, trust_kv;
+    struct bundle_exporter *exporter; /* of an export that is under way */
+    bool finished;
     struct bundle_exported exported;
     struct bundle_imported imported;
 };
@@ -25,6 +28,7 @@ static void job_free(struct bundle_job *b)
 {
     if (b->session)
         live_unpin(b->session);
+    bundle_export_end(b->exporter, NULL);
     free(b->path);
     free(b->name);
     free(b->cwd);
@@ -116,7 +120,13 @@ static void export_run(struct job *j, void *ctx)
                                     .redact = b->redact,
                                     .layout = b->with_kv ? layout_of(b->request) : NULL};
 
-    j->rc = bundle_export(ctx, &x, &b->exported, &j->error);
+    j->rc = b->exporter ? OK : bundle_export_begin(ctx, &x, &b->exporter, &j->error);
+    if (!j->rc)
+        j->rc = bundle_export_step(b->exporter, &b->finished, &j->error);
+    if (!j->rc && !b->finished)
+        return;
+    bundle_export_end(b->exporter, j->rc ? NULL : &b->exported);
+    b->exporter = NULL;
 }
 
 static void export_done(struct job *j)
@@ -124,6 +134,12 @@ static void export_done(struct job *j)
     struct bundle_job *b = (struct bundle_job *)j;
     const struct bundle_exported *x = &b->exported;
 
+    if (!j->rc && !b->finished && b->request->daemon->stopping)
+        j->rc = err_set(&j->error, ERR_BUSY, "the daemon is stopping");
+    if (!j->rc && !b->finished) {
+        store_thread_submit(b->request->daemon->store, &b->job);
+        return;
+    }
     if (j->rc)
         request_fail(b->request, j->rc, &j->error);
     else

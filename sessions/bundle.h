@@ -66,6 +66,16 @@ struct bundle_exported {
 NODISCARD enum err bundle_export(struct store *st, const struct bundle_export *x,
                                  struct bundle_exported *out, struct error *e);
 
+/* The same in steps of some MiB or some hundred events, between which the store may do other
+ * work: what is exported is the session as it was at the beginning. After an error, only end.
+ * b is borrowed for begin alone, its layout until the end. */
+struct bundle_exporter;
+NODISCARD enum err bundle_export_begin(struct store *st, const struct bundle_export *b,
+                                       struct bundle_exporter **out, struct error *e);
+NODISCARD enum err bundle_export_step(struct bundle_exporter *x, bool *done, struct error *e);
+/* out (may be NULL) only after the last step. x NULL is fine. */
+void bundle_export_end(struct bundle_exporter *x, struct bundle_exported *out);
+
 struct bundle_import {
     const char *path;
     const char *name; /* NULL: the bundle's, with a number behind if that is taken */

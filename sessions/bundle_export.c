@@ -9,51 +9,69 @@
 #include "base/fs.h"
 #include "base/json.h"
 #include "base/redact.h"
+#include "sessions/bundle_file.h"
 #include "sessions/bundle_internal.h"
 #include "sessions/bundle_kv.h"
 #include "sessions/session_internal.h"
 #include "sessions/strand.h"
 #include "sessions/tape_internal.h"
 
-#define PIECE (256u << 10)
 #define MAX_DEPTH 1024
+#define STEP_EVENTS 512u
+#define STEP_SPOOLED (4u << 20)
+
+enum phase { PHASE_STATE, PHASE_EVENTS, PHASE_TAPE, PHASE_FILE, PHASE_DONE };
 
 /* What is written so far. Callbacks of the tape cannot return an error: the first is kept. */
-struct exporter {
+struct bundle_exporter {
     struct store *st;
+    char to[FS_PATH_BYTES];
     bool redact;
     const struct state_layout *layout; /* of the state that goes along, or NULL */
+    enum phase phase;
     uint64_t n_redacted, n_events;
-    int fd[2]; /* spools: of blobs [1], of the rest [0] */
+    struct strand_path path; /* of the session, and its tape, at the beginning */
+    struct tape tape;
+    uint64_t seq; /* of the last event that is in */
+    int fd[2];    /* spools: of blobs and state [1], of the rest [0] */
     uint64_t at[2];
+    uint64_t items_at,
+        step_at;      /* where items.jsonl begins; what was spooled before this step */
     struct hash hash; /* of the member that is being written */
     struct bundle_manifest m;
     struct file_list {
         struct bundle_file *files; /* in order of appearance */
         size_t n, cap;
     } blobs, kv;
-    struct bundle_state state;
+    struct bundle_collector *collector;
+    struct bundle_file_out *file;
     json_t *session;
     struct buf line, text;
     enum err rc;
-    struct error *e;
+    struct error *e; /* of the call that runs */
 };
 
-static void exporter_fini(struct exporter *x)
+static void exporter_free(struct bundle_exporter *x)
 {
+    if (!x)
+        return;
+    bundle_file_free(x->file);
     for (int i = 0; i < 2; i++)
         if (x->fd[i] >= 0)
             close(x->fd[i]);
+    strand_path_fini(&x->path);
+    tape_fini(&x->tape);
     bundle_manifest_fini(&x->m);
     free(x->blobs.files);
     free(x->kv.files);
-    bundle_state_fini(&x->state);
+    bundle_collect_free(x->collector);
     json_decref(x->session);
     buf_fini(&x->line);
     buf_fini(&x->text);
+    free(x);
 }
 
-static bool keep(struct exporter *x, enum err rc)
+static bool keep(struct bundle_exporter *x, enum err rc)
 {
     if (rc && !x->rc)
         x->rc = rc;
@@ -62,7 +80,8 @@ static bool keep(struct exporter *x, enum err rc)
 
 /* ---- members ----------------------------------------------------------------------------- */
 
-static enum err spool(struct exporter *x, int which, const void *p, size_t n, struct error *e)
+static enum err spool(struct bundle_exporter *x, int which, const void *p, size_t n,
+                      struct error *e)
 {
     enum err rc = n ? fs_pwrite(x->fd[which], "bundle spool", p, n, x->at[which], e) : OK;
     if (!rc)
@@ -70,19 +89,20 @@ static enum err spool(struct exporter *x, int which, const void *p, size_t n, st
     return rc;
 }
 
-static void begin(struct exporter *x)
+static void begin(struct bundle_exporter *x)
 {
     hash_init(&x->hash, NULL, HASH_BYTES);
 }
 
-static enum err add(struct exporter *x, const void *p, size_t n, struct error *e)
+static enum err add(struct bundle_exporter *x, const void *p, size_t n, struct error *e)
 {
     hash_add(&x->hash, p, n);
     return spool(x, 0, p, n, e);
 }
 
 /* What was added since begin(), and lies from `at` on, is this member. */
-static enum err end(struct exporter *x, enum bundle_part part, uint64_t at, struct error *e)
+static enum err end(struct bundle_exporter *x, enum bundle_part part, uint64_t at,
+                    struct error *e)
 {
     struct bundle_file f = {.part = part, .bytes = x->at[0] - at, .at = at};
     hash_final(&x->hash, f.hash);
@@ -90,8 +110,9 @@ static enum err end(struct exporter *x, enum bundle_part part, uint64_t at, stru
 }
 
 /* Spools bytes as a file of a list that is named by its hash. */
-static enum err spool_file(struct exporter *x, struct file_list *l, enum bundle_part part,
-                           const void *p, size_t n, uint8_t hash[HASH_BYTES], struct error *e)
+static enum err spool_file(struct bundle_exporter *x, struct file_list *l,
+                           enum bundle_part part, const void *p, size_t n,
+                           uint8_t hash[HASH_BYTES], struct error *e)
 {
     if (l->n == l->cap) {
         size_t cap = l->cap ? l->cap * 2 : 64;
@@ -109,7 +130,7 @@ static enum err spool_file(struct exporter *x, struct file_list *l, enum bundle_
 }
 
 /* Spools bytes as a blob and writes its hash as hexadecimal. */
-static enum err add_blob(struct exporter *x, const void *p, size_t n,
+static enum err add_blob(struct bundle_exporter *x, const void *p, size_t n,
                          char hex[HEX_CHARS(HASH_BYTES)], struct error *e)
 {
     struct bundle_file f = {.part = PART_BLOB};
@@ -130,7 +151,7 @@ static enum err add_blob(struct exporter *x, const void *p, size_t n,
 static enum err add_kv(void *user, const void *p, size_t n, uint8_t hash[HASH_BYTES],
                        struct error *e)
 {
-    struct exporter *x = user;
+    struct bundle_exporter *x = user;
     return spool_file(x, &x->kv, PART_KV, p, n, hash, e);
 }
 
@@ -141,7 +162,7 @@ static int by_hash(const void *a, const void *b)
 }
 
 /* Files into the manifest: sorted, each once. */
-static enum err end_list(struct exporter *x, struct file_list *l, struct error *e)
+static enum err end_list(struct bundle_exporter *x, struct file_list *l, struct error *e)
 {
     enum err rc = OK;
     if (l->n)
@@ -156,20 +177,20 @@ static enum err end_list(struct exporter *x, struct file_list *l, struct error *
 
 /* The first value that cannot be made or put in its place is kept as an error: a bundle never
  * lacks a field silently. */
-static void set(struct exporter *x, json_t *o, const char *field, json_t *value)
+static void set(struct bundle_exporter *x, json_t *o, const char *field, json_t *value)
 {
     if (json_object_set_new(o, field, value))
         keep(x,
              err_set(x->e, ERR_FORMAT, "bundle: \"%s\" is not UTF-8, or out of memory", field));
 }
 
-static void set_str(struct exporter *x, json_t *o, const char *field, const char *text)
+static void set_str(struct bundle_exporter *x, json_t *o, const char *field, const char *text)
 {
     if (text)
         set(x, o, field, json_string(text));
 }
 
-static void append(struct exporter *x, const char *list, json_t *value)
+static void append(struct bundle_exporter *x, const char *list, json_t *value)
 {
     if (json_array_append_new(json_object_get(x->session, list), value))
         keep(x, err_set(x->e, ERR_FORMAT,
@@ -179,7 +200,7 @@ static void append(struct exporter *x, const char *list, json_t *value)
 /* ---- redaction --------------------------------------------------------------------------- */
 
 /* A JSON string of text, without its secrets if they are to go. NULL text: NULL. */
-static json_t *text_json(struct exporter *x, const char *text)
+static json_t *text_json(struct bundle_exporter *x, const char *text)
 {
     if (!text || !x->redact)
         return text ? json_string(text) : NULL;
@@ -189,7 +210,7 @@ static json_t *text_json(struct exporter *x, const char *text)
     return json_string(buf_str(&x->text));
 }
 
-static void redact_string(struct exporter *x, const char *field, json_t *j)
+static void redact_string(struct bundle_exporter *x, const char *field, json_t *j)
 {
     buf_clear(&x->text);
     bool all = field && redact_is_secret_name(field) && json_string_length(j) > 0;
@@ -203,7 +224,7 @@ static void redact_string(struct exporter *x, const char *field, json_t *j)
 
 /* The same for every string in a value, in place of it. field: its name, NULL if it has none.
  */
-static void redact_json(struct exporter *x, const char *field, json_t *j)
+static void redact_json(struct bundle_exporter *x, const char *field, json_t *j)
 {
     const char *key;
     json_t *v;
@@ -218,7 +239,8 @@ static void redact_json(struct exporter *x, const char *field, json_t *j)
 }
 
 /* JSON text of the store as a value; *out NULL for NULL. */
-static enum err parse(struct exporter *x, const char *text, json_t **out, struct error *e)
+static enum err parse(struct bundle_exporter *x, const char *text, json_t **out,
+                      struct error *e)
 {
     static const struct json_limits limits = {
         .max_bytes = TAPE_JSON_MAX, .max_depth = MAX_DEPTH, .allow_nul = true};
@@ -230,7 +252,8 @@ static enum err parse(struct exporter *x, const char *text, json_t **out, struct
 
 /* ---- items ------------------------------------------------------------------------------- */
 
-static enum err event_line(struct exporter *x, const struct tape_event *ev, struct error *e)
+static enum err event_line(struct bundle_exporter *x, const struct tape_event *ev,
+                           struct error *e)
 {
     json_auto_t *data = NULL;
     char hex[HEX_CHARS(HASH_BYTES)];
@@ -260,14 +283,16 @@ static enum err event_line(struct exporter *x, const struct tape_event *ev, stru
 
 static bool on_event(void *user, const struct tape_event *ev)
 {
-    struct exporter *x = user;
+    struct bundle_exporter *x = user;
     enum err rc = event_line(x, ev, x->e);
-    return keep(x, rc ? err_wrap(x->e, rc, "event %llu", (unsigned long long)ev->seq) : OK);
+    x->seq = ev->seq;
+    return keep(x, rc ? err_wrap(x->e, rc, "event %llu", (unsigned long long)ev->seq) : OK) &&
+           x->at[0] + x->at[1] - x->step_at < STEP_SPOOLED;
 }
 
 /* ---- session ----------------------------------------------------------------------------- */
 
-static void add_segments(struct exporter *x, const struct tape *t)
+static void add_segments(struct bundle_exporter *x, const struct tape *t)
 {
     for (size_t i = 0; i < t->view.n_segments && !x->redact; i++) {
         const struct tape_segment *s = &t->tape_segments[i];
@@ -293,8 +318,8 @@ static void add_segments(struct exporter *x, const struct tape *t)
 }
 
 /* Highest position of the events that a part of the path contributes. */
-static enum err last_position(struct exporter *x, const struct strand_part *p, uint64_t *out,
-                              struct error *e)
+static enum err last_position(struct bundle_exporter *x, const struct strand_part *p,
+                              uint64_t *out, struct error *e)
 {
     AUTO(query) struct query q = {0};
     enum err rc = query_init(&q, &x->st->db,
@@ -314,13 +339,12 @@ static enum err last_position(struct exporter *x, const struct strand_part *p, u
 
 /* Behind which events the tape began anew: a compaction leaves a strand with more tokens than
  * the next one goes on from. */
-static enum err add_restarts(struct exporter *x, const char *session, struct error *e)
+static enum err add_restarts(struct bundle_exporter *x, struct error *e)
 {
-    AUTO(strand_path) struct strand_path path = {0};
     uint64_t reached = 0, at = 0;
-    enum err rc = tape_path_of(x->st, session, &path, e);
-    for (size_t i = 0; i < path.n_parts && !rc; i++) {
-        const struct strand_part *p = &path.parts[i];
+    enum err rc = OK;
+    for (size_t i = 0; i < x->path.n_parts && !rc; i++) {
+        const struct strand_part *p = &x->path.parts[i];
         if (reached > p->own) {
             append(x, "restarts", json_integer((json_int_t)p->seq_from));
             reached = 0;
@@ -333,7 +357,7 @@ static enum err add_restarts(struct exporter *x, const char *session, struct err
 
 static bool on_turn(void *user, const char *session, const struct tape_turn *t)
 {
-    struct exporter *x = user;
+    struct bundle_exporter *x = user;
     (void)session;
     json_t *o = json_pack("{s:s, s:I, s:I, s:s, s:s, s:I, s:I}", "id", t->id, "forcedNext",
                           (json_int_t)t->forced_next, "step", (json_int_t)t->step, "state",
@@ -349,7 +373,7 @@ static bool on_turn(void *user, const char *session, const struct tape_turn *t)
 
 static bool on_call(void *user, const struct tape_call *c)
 {
-    struct exporter *x = user;
+    struct bundle_exporter *x = user;
     char hex[HEX_CHARS(HASH_BYTES)];
     bool open = call_is_open(c->status);
     json_t *o = json_pack(
@@ -366,8 +390,9 @@ static bool on_call(void *user, const struct tape_call *c)
     return keep(x, OK);
 }
 
-static enum err add_session(struct exporter *x, const struct session_info *s,
-                            const struct tape *t, struct error *e)
+/* session.json as a value; what becomes of model state comes into it later. */
+static enum err take_json(struct bundle_exporter *x, const struct session_info *s,
+                          struct error *e)
 {
     json_t *config = NULL;
     enum err rc = parse(x, s->config, &config, e);
@@ -377,147 +402,167 @@ static enum err add_session(struct exporter *x, const struct session_info *s,
     }
     bundle_reset_permissions(config);
     x->session = json_pack("{s:o, s:I, s:[], s:[], s:[], s:[], s:[]}", "config", config,
-                           "tokens", (json_int_t)(x->redact ? 0 : t->view.n_ids), "restarts",
-                           "segments", "marks", "turns", "calls");
+                           "tokens", (json_int_t)(x->redact ? 0 : x->tape.view.n_ids),
+                           "restarts", "segments", "marks", "turns", "calls");
     if (!x->session)
         return err_set(e, ERR_NOMEM, "bundle: out of memory");
-    add_segments(x, t);
-    if (x->state.position)
-        set(x, x->session, "state", bundle_state_json(&x->state));
-    if ((rc = x->rc) || (rc = add_restarts(x, s->id, e)) ||
+    add_segments(x, &x->tape);
+    if ((rc = x->rc) || (rc = add_restarts(x, e)) ||
         (rc = tape_turns(x->st, s->id, on_turn, x, e)) || (rc = x->rc) ||
-        (rc = tape_calls(x->st, s->id, NULL, false, on_call, x, e)) || (rc = x->rc))
+        (rc = tape_calls(x->st, s->id, NULL, false, on_call, x, e)))
         return rc;
+    return x->rc;
+}
+
+static enum err add_session(struct bundle_exporter *x, struct error *e)
+{
     AUTO(buf) struct buf text = BUF_INIT(BUNDLE_MAX_SESSION);
-    if ((rc = json_write(x->session, JSON_COMPACT, &text, e)))
+    enum err rc = json_write(x->session, JSON_COMPACT, &text, e);
+    if (rc)
         return rc;
     begin(x);
     rc = add(x, text.data, text.len, e);
     return rc ? rc : end(x, PART_SESSION, x->at[0] - text.len, e);
 }
 
-static enum err add_members(struct exporter *x, const struct session_info *s, struct error *e)
+/* ---- the steps --------------------------------------------------------------------------- */
+
+/* Everything that may change meanwhile is read at the beginning: the tape, its path, what hangs
+ * on the session. Events on a path stay what they are. */
+static enum err take_session(struct bundle_exporter *x, const struct session_info *s,
+                             struct error *e)
 {
-    AUTO(tape) struct tape t = {0};
-    enum err rc = tape_load(x->st, s->id, &t, e);
-    if (!rc && (t.damaged || s->damaged))
+    enum err rc = tape_path_of(x->st, s->id, &x->path, e);
+    if (!rc)
+        rc = tape_load(x->st, s->id, &x->tape, e);
+    if (!rc && (x->tape.damaged || s->damaged))
         rc =
             err_set(e, ERR_CORRUPT, "session %s is damaged: a bundle would hide that", s->name);
     if (!rc && x->layout)
-        rc = bundle_state_collect(x->st, s->id, x->layout, &t.view, add_kv, x, &x->state, e);
-    if (rc || (rc = add_session(x, s, &t, e)))
-        return rc;
-    uint64_t at = x->at[0];
-    begin(x);
-    if ((rc = tape_events(x->st, s->id, 0, 0, on_event, x, e)) || (rc = x->rc) ||
-        (rc = end(x, PART_ITEMS, at, e)))
-        return rc;
-    at = x->at[0];
-    begin(x);
-    if ((!x->redact && (rc = add(x, t.ids, (size_t)t.view.n_ids * 4, e))) ||
-        (rc = end(x, PART_TAPE, at, e)))
-        return rc;
-    rc = end_list(x, &x->blobs, e);
-    return rc ? rc : end_list(x, &x->kv, e);
+        rc = bundle_collect(x->st, s->id, x->layout, &x->collector, e);
+    return rc ? rc : take_json(x, s, e);
 }
 
-/* ---- the file ---------------------------------------------------------------------------- */
-
-static enum err copy_member(struct exporter *x, struct archive_out *a,
-                            const struct bundle_file *f, uint8_t *piece, struct error *e)
+/* One part of the state; behind the last, session.json is known whole. */
+static enum err step_state(struct bundle_exporter *x, struct error *e)
 {
-    char name[ARCHIVE_NAME_CAP];
-    bundle_file_name(f, name);
-    enum err rc = archive_out_member(a, name, f->bytes, e);
-    int fd = x->fd[f->part >= PART_BLOB];
-    for (uint64_t done = 0; done < f->bytes && !rc;) {
-        size_t n = f->bytes - done < PIECE ? (size_t)(f->bytes - done) : PIECE;
-        if (!(rc = fs_pread(fd, "bundle spool", piece, n, f->at + done, e)))
-            rc = archive_out_write(a, piece, n, e);
-        done += n;
-    }
+    bool done = true;
+    enum err rc = x->collector ? bundle_collect_step(x->collector, add_kv, x, &done, e) : OK;
+    if (rc || !done)
+        return rc;
+    if (x->collector && bundle_collect_position(x->collector))
+        set(x, x->session, "state", bundle_collect_json(x->collector, x->st, &x->tape.view));
+    if ((rc = x->rc) || (rc = add_session(x, e)))
+        return rc;
+    x->items_at = x->at[0];
+    begin(x);
+    x->phase++;
+    return OK;
+}
+
+static enum err step_events(struct bundle_exporter *x, struct error *e)
+{
+    struct session_row row;
+    x->step_at = x->at[0] + x->at[1];
+    uint64_t before = x->seq;
+    enum err rc = tape_path_events(x->st, &x->path, x->seq, STEP_EVENTS, on_event, x, e);
+    if (rc == ERR_CORRUPT && session_row_read(x->st, x->m.id, &row, NULL) == ERR_NOTFOUND)
+        return err_set(e, ERR_NOTFOUND, "the session was deleted meanwhile");
+    if (rc || (rc = x->rc) || x->seq > before)
+        return rc;
+    if ((rc = end(x, PART_ITEMS, x->items_at, e)))
+        return rc;
+    x->phase++;
+    return OK;
+}
+
+static enum err step_tape(struct bundle_exporter *x, struct error *e)
+{
+    uint64_t at = x->at[0];
+    enum err rc = OK;
+    begin(x);
+    if (!x->redact)
+        rc = add(x, x->tape.ids, (size_t)x->tape.view.n_ids * 4, e);
+    if (rc || (rc = end(x, PART_TAPE, at, e)) || (rc = end_list(x, &x->blobs, e)) ||
+        (rc = end_list(x, &x->kv, e)) ||
+        (rc = bundle_file_open(x->to, &x->m, x->fd, store_now_ms(x->st), &x->file, e)))
+        return rc;
+    x->phase++;
+    return OK;
+}
+
+static enum err step_file(struct bundle_exporter *x, struct error *e)
+{
+    bool done;
+    enum err rc = bundle_file_step(x->file, &done, e);
+    if (!rc && done)
+        x->phase++;
     return rc;
 }
 
-static enum err write_archive(struct exporter *x, struct archive_out *a, struct error *e)
+enum err bundle_export_step(struct bundle_exporter *x, bool *done, struct error *e)
 {
-    AUTO(buf) struct buf manifest = BUF_INIT(BUNDLE_MAX_MANIFEST);
-    AUTO_FREE uint8_t *piece = malloc(PIECE);
-    if (!piece)
-        return err_set(e, ERR_NOMEM, "bundle: out of memory");
-    enum err rc = bundle_manifest_write(&x->m, store_now_ms(x->st), &manifest, e);
-    if (rc || (rc = archive_out_member(a, "manifest.json", manifest.len, e)) ||
-        (rc = archive_out_write(a, manifest.data, manifest.len, e)))
-        return rc;
-    for (size_t i = 0; i < x->m.n_files && !rc; i++)
-        rc = copy_member(x, a, &x->m.files[i], piece, e);
-    return rc ? rc : archive_out_finish(a, e);
+    static enum err (*const steps[])(struct bundle_exporter *, struct error *) = {
+        step_state, step_events, step_tape, step_file};
+    struct error own;
+    x->e = e = e ? e : &own;
+    enum err rc = x->phase == PHASE_DONE ? OK : steps[x->phase](x, e);
+    *done = x->phase == PHASE_DONE;
+    return rc ? err_wrap(e, rc, "export %s", x->m.name) : OK;
 }
 
-/* Temporary file beside path, fsync, rename, fsync of the folder. */
-static enum err write_file(struct exporter *x, const char *path, uint64_t *bytes,
-                           struct error *e)
+enum err bundle_export_begin(struct store *st, const struct bundle_export *b,
+                             struct bundle_exporter **out, struct error *e)
 {
-    char tmp[FS_PATH_BYTES], folder[FS_PATH_BYTES];
-    const char *slash = strrchr(path, '/');
-    struct archive_out *a = NULL;
-    enum err rc = fs_path(tmp, sizeof tmp, e, "%s.tmp-XXXXXX", path);
-    if (!rc)
-        rc = fs_path(folder, sizeof folder, e, "%.*s",
-                     slash ? (int)(slash - path) + (slash == path) : 1, slash ? path : ".");
-    if (rc)
-        return rc;
-    AUTO_FD int fd = mkostemp(tmp, O_CLOEXEC);
-    if (fd < 0)
-        return err_sys(e, errno, "make %s", tmp);
-    if (!(rc = archive_out_open(fd, &a, e)) && !(rc = write_archive(x, a, e)))
-        rc = fs_sync(fd, path, e);
-    archive_out_free(a);
-    struct stat sb;
-    if (!rc && fstat(fd, &sb))
-        rc = err_sys(e, errno, "stat %s", tmp);
-    if (!rc && rename(tmp, path))
-        rc = err_sys(e, errno, "rename %s", tmp);
-    if (rc) {
-        unlink(tmp);
-        return rc;
+    AUTO(session_info) struct session_info s = {0};
+    struct session_row row;
+    struct error own;
+    struct bundle_exporter *x = calloc(1, sizeof *x);
+    if (!x)
+        return err_set(e, ERR_NOMEM, "bundle: out of memory");
+    x->st = st;
+    x->redact = x->m.redacted = b->redact;
+    x->layout = b->layout;
+    x->fd[0] = x->fd[1] = -1;
+    x->e = e = e ? e : &own;
+    buf_init(&x->line, 4 * (size_t)TAPE_JSON_MAX);
+    buf_init(&x->text, 2 * (size_t)TAPE_JSON_MAX);
+    enum err rc = session_row_read(st, b->session, &row, e);
+    if (!rc && b->redact && b->layout)
+        rc = err_set(e, ERR_INVAL, "model state says what the text says: not with redaction");
+    if (rc || (rc = fs_path(x->to, sizeof x->to, e, "%s", b->path)) ||
+        (rc = session_find(st, b->session, &s, e)) ||
+        (rc = bundle_spool_open(b->path, &x->fd[0], e)) ||
+        (rc = bundle_spool_open(b->path, &x->fd[1], e)) || (rc = take_session(x, &s, e))) {
+        bundle_export_end(x, NULL);
+        return err_wrap(e, rc, "export");
     }
-    *bytes = (uint64_t)sb.st_size;
-    return fs_sync_dir(folder, e);
+    snprintf(x->m.id, sizeof x->m.id, "%s", s.id);
+    snprintf(x->m.name, sizeof x->m.name, "%s", s.name);
+    *out = x;
+    return OK;
+}
+
+void bundle_export_end(struct bundle_exporter *x, struct bundle_exported *out)
+{
+    if (x && out)
+        *out = (struct bundle_exported){
+            .tokens = x->m.n_files > PART_TAPE ? x->m.files[PART_TAPE].bytes / 4 : 0,
+            .events = x->n_events,
+            .blobs = x->m.n_of[PART_BLOB],
+            .kv_tokens = x->collector ? bundle_collect_position(x->collector) : 0,
+            .bytes = x->file ? bundle_file_bytes(x->file) : 0,
+            .redacted = x->n_redacted};
+    exporter_free(x);
 }
 
 enum err bundle_export(struct store *st, const struct bundle_export *b,
                        struct bundle_exported *out, struct error *e)
 {
-    AUTO(session_info) struct session_info s = {0};
-    AUTO(exporter)
-    struct exporter x = {
-        .st = st, .redact = b->redact, .layout = b->layout, .fd = {-1, -1}, .e = e};
-    struct session_row row;
-    struct error own;
-    if (!e)
-        x.e = e = &own;
-    buf_init(&x.line, 4 * (size_t)TAPE_JSON_MAX);
-    buf_init(&x.text, 2 * (size_t)TAPE_JSON_MAX);
-    enum err rc = session_row_read(st, b->session, &row, e);
-    if (!rc && b->redact && b->layout)
-        rc = err_set(e, ERR_INVAL, "model state says what the text says: not with redaction");
-    if (rc || (rc = session_find(st, b->session, &s, e)) ||
-        (rc = bundle_spool_open(b->path, &x.fd[0], e)) ||
-        (rc = bundle_spool_open(b->path, &x.fd[1], e)))
-        return err_wrap(e, rc, "export");
-    snprintf(x.m.id, sizeof x.m.id, "%s", s.id);
-    snprintf(x.m.name, sizeof x.m.name, "%s", s.name);
-    x.m.redacted = b->redact;
-    uint64_t bytes = 0;
-    if ((rc = add_members(&x, &s, e)) || (rc = write_file(&x, b->path, &bytes, e)))
-        return err_wrap(e, rc, "export %s", s.name);
-    if (out)
-        *out = (struct bundle_exported){.tokens = x.m.files[PART_TAPE].bytes / 4,
-                                        .events = x.n_events,
-                                        .blobs = x.m.n_of[PART_BLOB],
-                                        .kv_tokens = x.state.position,
-                                        .bytes = bytes,
-                                        .redacted = x.n_redacted};
-    return OK;
+    struct bundle_exporter *x = NULL;
+    enum err rc = bundle_export_begin(st, b, &x, e);
+    for (bool done = false; !rc && !done;)
+        rc = bundle_export_step(x, &done, e);
+    bundle_export_end(x, rc ? NULL : out);
+    return rc;
 }

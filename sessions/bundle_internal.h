@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 
+#include "base/buf.h"
 #include "base/hash.h"
 #include "sessions/archive.h"
 #include "sessions/bundle.h"

@@ -89,12 +89,17 @@ static uint64_t choose_part(const struct state_layout *l, uint32_t block_tokens)
 
 /* ---- collecting -------------------------------------------------------------------------- */
 
-/* Room for the rows and the tip, and what was restored into it. */
-struct rows {
-    struct state_regions regions;
-    size_t bytes[STATE_MAX_PLANES];
-    uint32_t n_planes;
-    uint8_t *tip;
+struct bundle_collector {
+    struct state_layout layout;
+    struct rows {
+        struct state_regions regions;
+        size_t bytes[STATE_MAX_PLANES];
+        uint32_t n_planes;
+        uint8_t *tip;
+    } rows;
+    struct bundle_state state;
+    size_t next; /* part */
+    struct buf part;
 };
 
 static void rows_fini(struct rows *r)
@@ -117,38 +122,6 @@ static enum err rows_make(struct rows *r, const struct state_layout *l, uint64_t
     }
     r->tip = malloc((size_t)l->tip_bytes + 1);
     return r->tip ? OK : err_set(e, ERR_NOMEM, "bundle: out of memory");
-}
-
-static enum err put_part(const struct state_layout *l, const struct rows *r, uint64_t from,
-                         uint64_t to, struct buf *b, bundle_kv_put *put, void *user,
-                         uint8_t hash[HASH_BYTES], struct error *e)
-{
-    enum err rc = OK;
-    buf_clear(b);
-    for (uint32_t i = 0; i < l->n_planes && !rc; i++) {
-        const struct plane_spec *p = &l->planes[i];
-        const uint8_t *rows = r->regions.plane[i];
-        rc = buf_add(b, rows + state_rows(p, from) * p->row_bytes,
-                     (size_t)plane_bytes(p, from, to), e);
-    }
-    return rc ? rc : put(user, buf_str(b), b->len, hash, e);
-}
-
-static enum err put_all(const struct state_layout *l, const struct rows *r,
-                        struct bundle_state *s, bundle_kv_put *put, void *user, struct error *e)
-{
-    AUTO(buf) struct buf b = BUF_INIT(BUNDLE_MAX_KV_PART);
-    s->n_parts =
-        l->n_planes ? (size_t)((s->position + s->part_tokens - 1) / s->part_tokens) : 0;
-    s->parts = calloc(s->n_parts + 1, sizeof *s->parts);
-    if (!s->parts)
-        return err_set(e, ERR_NOMEM, "bundle: out of memory");
-    enum err rc = OK;
-    for (size_t i = 0; i < s->n_parts && !rc; i++)
-        rc = put_part(l, r, i * s->part_tokens, part_end(s, i), &b, put, user, s->parts[i], e);
-    if (!rc && s->has_tip)
-        rc = put(user, r->tip, (size_t)l->tip_bytes, s->tip, e);
-    return rc;
 }
 
 /* Restores into r what the plan means; *n is what came. */
@@ -182,36 +155,91 @@ static void describe(const struct state_layout *l, const struct head_plan *plan,
     s->digest_rows = plan->digest_rows;
 }
 
-enum err bundle_state_collect(struct store *st, const char *session,
-                              const struct state_layout *l, const struct tape_view *tape,
-                              bundle_kv_put *put, void *user, struct bundle_state *out,
-                              struct error *e)
+void bundle_collect_free(struct bundle_collector *c)
+{
+    if (!c)
+        return;
+    rows_fini(&c->rows);
+    bundle_state_fini(&c->state);
+    buf_fini(&c->part);
+    free(c);
+}
+
+/* Rows of several classes cannot be called one's: they are computed again instead. */
+static enum err collect_rows(struct store *st, const char *session,
+                             const struct head_plan *plan, struct bundle_collector *c,
+                             struct error *e)
+{
+    struct bundle_state *s = &c->state;
+    struct head_restored got = {0};
+    if (!plan->n_tokens || !plan->numerics[0])
+        return OK;
+    enum err rc = read_rows(st, session, &c->layout, plan, &c->rows, &got, e);
+    if (rc || !got.n_tokens)
+        return rc;
+    describe(&c->layout, plan, &got, s);
+    if (c->layout.n_planes)
+        s->n_parts = (size_t)((s->position + s->part_tokens - 1) / s->part_tokens);
+    s->parts = calloc(s->n_parts + 1, sizeof *s->parts);
+    return s->parts ? OK : err_set(e, ERR_NOMEM, "bundle: out of memory");
+}
+
+enum err bundle_collect(struct store *st, const char *session, const struct state_layout *l,
+                        struct bundle_collector **out, struct error *e)
 {
     struct head_plan *plan = NULL;
-    struct head_restored got = {0};
-    AUTO(rows) struct rows r = {0};
-    AUTO(bundle_state)
-    struct bundle_state s = {.part_tokens = choose_part(l, st->block_tokens),
-                             .n_spec = IDENTITY_SPEC_BYTES(l->n_planes)};
-    enum err rc = head_find(st, session, l, TAPE_END, HEAD_TIP, &plan, e);
-    if (rc)
-        return rc;
-    if (!(s.spec = malloc(s.n_spec)))
-        rc = err_set(e, ERR_NOMEM, "bundle: out of memory");
-    /* Rows of several classes cannot be called one's: they are computed again instead. */
-    if (!rc && plan->n_tokens && plan->numerics[0] &&
-        !(rc = read_rows(st, session, l, plan, &r, &got, e)) && got.n_tokens) {
-        describe(l, plan, &got, &s);
-        rc = put_all(l, &r, &s, put, user, e);
+    struct bundle_collector *c = calloc(1, sizeof *c);
+    if (!c || !(c->state.spec = malloc(IDENTITY_SPEC_BYTES(l->n_planes)))) {
+        bundle_collect_free(c);
+        return err_set(e, ERR_NOMEM, "bundle: out of memory");
     }
+    c->layout = *l;
+    c->state.n_spec = IDENTITY_SPEC_BYTES(l->n_planes);
+    c->state.part_tokens = choose_part(l, st->block_tokens);
+    buf_init(&c->part, BUNDLE_MAX_KV_PART);
+    enum err rc = head_find(st, session, l, TAPE_END, HEAD_TIP, &plan, e);
+    if (!rc)
+        rc = collect_rows(st, session, plan, c, e);
     head_plan_free(plan);
-    if (rc)
+    if (rc) {
+        bundle_collect_free(c);
         return rc;
-    make_tag(st, &s, tape, s.tag);
-    *out = s;
-    s.spec = NULL;
-    s.parts = NULL;
+    }
+    *out = c;
     return OK;
+}
+
+static enum err put_part(struct bundle_collector *c, size_t i, bundle_kv_put *put, void *user,
+                         struct error *e)
+{
+    uint64_t from = i * c->state.part_tokens, to = part_end(&c->state, i);
+    enum err rc = OK;
+    buf_clear(&c->part);
+    for (uint32_t k = 0; k < c->layout.n_planes && !rc; k++) {
+        const struct plane_spec *p = &c->layout.planes[k];
+        const uint8_t *rows = c->rows.regions.plane[k];
+        rc = buf_add(&c->part, rows + state_rows(p, from) * p->row_bytes,
+                     (size_t)plane_bytes(p, from, to), e);
+    }
+    return rc ? rc : put(user, buf_str(&c->part), c->part.len, c->state.parts[i], e);
+}
+
+enum err bundle_collect_step(struct bundle_collector *c, bundle_kv_put *put, void *user,
+                             bool *done, struct error *e)
+{
+    struct bundle_state *s = &c->state;
+    enum err rc = OK;
+    if (c->next < s->n_parts)
+        rc = put_part(c, c->next++, put, user, e);
+    *done = c->next == s->n_parts;
+    if (!rc && *done && s->has_tip)
+        rc = put(user, c->rows.tip, (size_t)c->layout.tip_bytes, s->tip, e);
+    return rc;
+}
+
+uint64_t bundle_collect_position(const struct bundle_collector *c)
+{
+    return c->state.position;
 }
 
 /* ---- JSON -------------------------------------------------------------------------------- */
@@ -225,7 +253,7 @@ static json_t *hex_json(const void *p, size_t n)
     return json_string(hex);
 }
 
-json_t *bundle_state_json(const struct bundle_state *s)
+static json_t *state_json(const struct bundle_state *s)
 {
     json_t *parts = json_array();
     for (size_t i = 0; i < s->n_parts; i++)
@@ -243,6 +271,15 @@ json_t *bundle_state_json(const struct bundle_state *s)
         json_object_set_new(j, "digestRows", json_integer((json_int_t)s->digest_rows));
     }
     return j;
+}
+
+json_t *bundle_collect_json(struct bundle_collector *c, const struct store *st,
+                            const struct tape_view *tape)
+{
+    if (!c->state.position)
+        return NULL;
+    make_tag(st, &c->state, tape, c->state.tag);
+    return state_json(&c->state);
 }
 
 static enum err need_hex(const json_t *j, const char *field, void *dst, size_t n,

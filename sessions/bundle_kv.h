@@ -36,14 +36,23 @@ void bundle_state_fini(struct bundle_state *s);
 /* Takes the bytes of a part or of the tip; says their hash. */
 typedef enum err bundle_kv_put(void *user, const void *p, size_t n, uint8_t hash[HASH_BYTES],
                                struct error *e);
-/* What the store has of the session's state: *out has position 0 when that is nothing. The head
- * of the session stays as it is. The rows are held in memory together. */
-NODISCARD enum err bundle_state_collect(struct store *st, const char *session,
-                                        const struct state_layout *l,
-                                        const struct tape_view *tape, bundle_kv_put *put,
-                                        void *user, struct bundle_state *out, struct error *e);
+/* What the store has of a session's state, on its way into a bundle: read whole at the
+ * beginning (the rows are held in memory together; the head of the session stays as it is),
+ * then handed over part by part. */
+struct bundle_collector;
+NODISCARD enum err bundle_collect(struct store *st, const char *session,
+                                  const struct state_layout *l, struct bundle_collector **out,
+                                  struct error *e);
+/* The next part; *done: that was the last thing. */
+NODISCARD enum err bundle_collect_step(struct bundle_collector *c, bundle_kv_put *put,
+                                       void *user, bool *done, struct error *e);
+/* Afterwards: what session.json says. NULL: there was nothing, or no memory. */
+json_t *bundle_collect_json(struct bundle_collector *c, const struct store *st,
+                            const struct tape_view *tape);
+/* Tokens whose state goes along. */
+uint64_t bundle_collect_position(const struct bundle_collector *c);
+void bundle_collect_free(struct bundle_collector *c);
 
-json_t *bundle_state_json(const struct bundle_state *s);
 /* ERR_FORMAT names the field. */
 NODISCARD enum err bundle_state_read(const json_t *j, struct bundle_state *out,
                                      struct error *e);

@@ -26,6 +26,11 @@ struct strand_path;
 /* The path of a session's strand. ERR_CORRUPT: its row, or one on the way, is damaged. */
 NODISCARD enum err tape_path_of(struct store *st, const char *session, struct strand_path *out,
                                 struct error *e);
+/* tape_events along a path: what was on it when it was loaded, whatever became of the session.
+ */
+NODISCARD enum err tape_path_events(struct store *st, const struct strand_path *p,
+                                    uint64_t after_seq, uint64_t limit, tape_event_fn *fn,
+                                    void *user, struct error *e);
 /* tape_load, once the path is known; without the ids if they are not wanted (then view.n_ids is
  * right all the same). */
 NODISCARD enum err tape_load_path(struct store *st, const struct strand_path *p, bool with_ids,

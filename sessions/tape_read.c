@@ -140,8 +140,8 @@ static enum err part_events(struct store *st, const struct strand_part *part, ui
     return OK;
 }
 
-static enum err path_events(struct store *st, const struct strand_path *p, uint64_t after,
-                            uint64_t limit, tape_event_fn *fn, void *user, struct error *e)
+enum err tape_path_events(struct store *st, const struct strand_path *p, uint64_t after,
+                          uint64_t limit, tape_event_fn *fn, void *user, struct error *e)
 {
     uint64_t left = limit ? limit : UINT64_MAX;
     bool more = true;
@@ -158,7 +158,7 @@ enum err tape_events(struct store *st, const char *session, uint64_t after_seq, 
     AUTO(strand_path) struct strand_path p = {0};
     enum err rc = tape_path_of(st, session, &p, e);
     if (!rc)
-        rc = path_events(st, &p, after_seq, limit, fn, user, e);
+        rc = tape_path_events(st, &p, after_seq, limit, fn, user, e);
     return session_note(st, session, rc);
 }
 
@@ -178,7 +178,7 @@ enum err tape_position_of(struct store *st, const char *session, uint64_t seq, u
                        session, (unsigned long long)seq, (unsigned long long)p.last_seq);
     uint64_t position = p.length;
     if (!rc && seq)
-        rc = path_events(st, &p, seq - 1, 1, keep_position, &position, e);
+        rc = tape_path_events(st, &p, seq - 1, 1, keep_position, &position, e);
     if (!rc)
         *out = position;
     return session_note(st, session, rc);
@@ -276,7 +276,7 @@ enum err tape_items(struct store *st, const char *session, tape_event_fn *fn, vo
     if (rc)
         return session_note(st, session, rc);
     /* Every event's tag is checked: a damaged newer version must not let an older one show. */
-    enum err scan = path_events(st, &p, 0, 0, add_ref, &l, e);
+    enum err scan = tape_path_events(st, &p, 0, 0, add_ref, &l, e);
     if (l.no_memory)
         return err_set(e, ERR_NOMEM, "items: %zu events: out of memory", l.n);
     if (scan && scan != ERR_CORRUPT)
@@ -284,7 +284,7 @@ enum err tape_items(struct store *st, const char *session, tape_event_fn *fn, vo
     collapse(&l);
     struct item_call c = {fn, user, true};
     for (size_t i = 0; i < l.n && c.more; i++)
-        if ((rc = path_events(st, &p, l.refs[i].last - 1, 1, hand_over, &c, e)))
+        if ((rc = tape_path_events(st, &p, l.refs[i].last - 1, 1, hand_over, &c, e)))
             return session_note(st, session, rc);
     return session_note(st, session, scan);
 }

@@ -1,4 +1,5 @@
 /* Bundles: what goes out comes back, equal to the byte; and what is hostile stays out. */
+#include <dirent.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <sys/stat.h>
@@ -127,6 +128,17 @@ static enum err import(struct world *w, const char *path, struct bundle_imported
     return bundle_import(w->b.st, &m, out, e);
 }
 
+static size_t n_files(const char *dir)
+{
+    size_t n = 0;
+    DIR *d = opendir(dir);
+    assert_non_null(d);
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
 /* Every member but the manifest; that one but for session and time. */
 static void same_bundle(const char *one, const char *two)
 {
@@ -226,6 +238,85 @@ static void running_equals_resumed(void **state)
     w->a.clock.wall_ms += 5000;
     export(w->a.st, w->id, w->again);
     same_bundle(w->file, w->again);
+}
+
+/* What happens between the steps of an export is not in it: prompts, a rewind, a new name, even
+ * the end of the session, as long as another keeps what it had. */
+static void an_export_is_of_its_beginning(void **state)
+{
+    struct world *w = *state;
+    struct error e;
+    struct bundle_exporter *x;
+    struct bundle_exported out;
+    char other[SESSION_ID_CAP];
+    fill(w);
+    export(w->a.st, w->id, w->file);
+    struct bundle_export b = {.session = w->id, .path = w->again};
+    const uint32_t ids[2] = {1, 2};
+    const struct tape_commit more = {.session = w->id, .position = 700, .ids = ids, .n_ids = 2};
+    assert_ok(bundle_export_begin(w->a.st, &b, &x, &e), &e);
+    bool done = false;
+    for (int step = 0; !done; step++) {
+        struct tape_event ev = {.type = "item", .item = "late", .position = TAPE_END};
+        if (step < 2)
+            commit(w->a.st,
+                   &(struct tape_commit){.session = w->id, .events = &ev, .n_events = 1});
+        if (step == 0)
+            assert_ok(tape_commit(w->a.st, &more, NULL, &e), &e);
+        if (step == 1) {
+            struct session_cut cut = {.id = w->id, .at_seq = 1, .keep_name = "kept"};
+            assert_ok(session_cut(w->a.st, &cut, other, &e), &e);
+            assert_ok(session_delete(w->a.st, w->id, &e), &e);
+        }
+        assert_ok(bundle_export_step(x, &done, &e), &e);
+    }
+    bundle_export_end(x, &out);
+    assert_int_equal(out.tokens, 700);
+    assert_int_equal(out.events, 3);
+    same_bundle(w->file, w->again);
+    /* Without anybody who keeps it there is nothing to go on with. */
+    fixture_session(&w->a, "short", w->id);
+    struct tape_event said = {.type = "item", .item = "i", .position = TAPE_END};
+    commit(w->a.st, &(struct tape_commit){.session = w->id, .events = &said, .n_events = 1});
+    assert_ok(bundle_export_begin(w->a.st, &b, &x, &e), &e);
+    assert_ok(session_delete(w->a.st, w->id, &e), &e);
+    enum err rc = OK;
+    for (done = false; !rc && !done;)
+        rc = bundle_export_step(x, &done, &e);
+    bundle_export_end(x, NULL);
+    assert_int_equal(rc, ERR_NOTFOUND);
+    assert_non_null(strstr(e.msg, "deleted meanwhile"));
+    /* One that is given up leaves nothing. */
+    size_t before = n_files(w->a.dir);
+    b.session = other;
+    assert_ok(bundle_export_begin(w->a.st, &b, &x, &e), &e);
+    assert_ok(bundle_export_step(x, &done, &e), &e);
+    bundle_export_end(x, NULL);
+    assert_int_equal(n_files(w->a.dir), before);
+}
+
+/* A long session takes many short steps. */
+static void steps_are_short(void **state)
+{
+    struct world *w = *state;
+    struct error e;
+    struct bundle_exporter *x;
+    static char big[64 << 10];
+    size_t steps = 0;
+    fixture_session(&w->a, "long", w->id);
+    memset(big, 'x', sizeof big);
+    for (int i = 0; i < 200; i++) {
+        struct tape_event ev = {
+            .type = "state", .bytes = big, .n_bytes = sizeof big, .position = TAPE_END};
+        big[i] = 'y';
+        commit(w->a.st, &(struct tape_commit){.session = w->id, .events = &ev, .n_events = 1});
+    }
+    struct bundle_export b = {.session = w->id, .path = w->file};
+    assert_ok(bundle_export_begin(w->a.st, &b, &x, &e), &e);
+    for (bool done = false; !done; steps++)
+        assert_ok(bundle_export_step(x, &done, &e), &e);
+    bundle_export_end(x, NULL);
+    assert_true(steps >= 8); /* 13 MB spooled, and 13 MB written, 4 MiB a step */
 }
 
 static void forks_bring_their_history(void **state)
@@ -731,6 +822,8 @@ int main(void)
         T(round_trip),
         T(nothing_runs),
         T(running_equals_resumed),
+        T(an_export_is_of_its_beginning),
+        T(steps_are_short),
         T(forks_bring_their_history),
         T(compacted_sessions_keep_their_log),
         T(empty_and_twice),
