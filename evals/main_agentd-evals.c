@@ -10,6 +10,7 @@ static const struct evals_verb verbs[] = {
     {&evals_gen_command, evals_gen},
     {&evals_run_command, evals_run},
     {&evals_score_command, evals_score},
+    {&evals_verify_resume_command, evals_verify_resume},
 };
 
 #define N_VERBS (sizeof verbs / sizeof *verbs)
@@ -19,7 +20,7 @@ static void usage(FILE *f)
     fprintf(f,
             "usage: agentd-evals VERB [OPTIONS]    (agentd-evals VERB --help says more)\n\n");
     for (size_t i = 0; i < N_VERBS; i++)
-        fprintf(f, "  %-10s %s\n", verbs[i].command->name, verbs[i].command->summary);
+        fprintf(f, "  %-14s %s\n", verbs[i].command->name, verbs[i].command->summary);
     fprintf(f,
             "\nExit codes: 0 done, 1 failed, 2 usage, 4 not found, 5 exists already, 7 limit, "
             "8 damaged\nor malformed input, 10 incomplete, 11 provenance mismatch, 130 "

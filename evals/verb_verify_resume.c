@@ -1,0 +1,190 @@
+/* agentd-evals verify-resume: every arm of evals/fidelity.h on a checkpoint, and its report. */
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fs.h"
+#include "evals/cli.h"
+#include "evals/fidelity.h"
+#include "evals/report.h"
+
+#define MAX_LENGTHS 16
+#define MAX_LIST 32
+
+struct verb_options {
+    const char *model, *out, *lengths, *positions, *arms, *isa, *work;
+    int64_t cycles, kills, continuation, threads, seed;
+    int precision, backend;
+    bool json, quiet;
+};
+
+static const char *const precisions[] = {"fast", "fp32kvq", "math", "official", NULL};
+static const char *const backends[] = {"cpu", "ref", "cuda", NULL};
+
+#define AT(member) offsetof(struct verb_options, member)
+static const struct option verify_table[] = {
+    {"model", 'm', OPTION_STRING, AT(model), "DIR", .help = "model folder", .required = true},
+    {"out", 'o', OPTION_STRING, AT(out), "DIR",
+     .help = "folder for verify-resume.json and report.html"},
+    {"lengths", 'l', OPTION_STRING, AT(lengths), "N,N,...",
+     .help = "tokens before the forced continuation, such as 4K,16K (default: 4K)"},
+    {"positions", 0, OPTION_STRING, AT(positions), "P,P,...",
+     .help = "where to resume (default: borders of 128, window, block, result, thinking)"},
+    {"arms", 0, OPTION_STRING, AT(arms), "LETTERS",
+     .help = "of cSPXDBFKI; c is C' (default: all)"},
+    {"cycles", 0, OPTION_INT, AT(cycles), "N", 0, 512,
+     .help = "stops and resumes along one session (default: 100)"},
+    {"kills", 0, OPTION_INT, AT(kills), "N", 0, 1000,
+     .help = "of the daemon, each in the middle of a turn (default: 3)"},
+    {"continuation", 0, OPTION_INT, AT(continuation), "N", 128, 65536,
+     .help = "forced tokens behind the resume (default: 4096)"},
+    {"precision", 0, OPTION_ENUM, AT(precision), "MODE", .choices = precisions,
+     .help = "where values are rounded; the daemon's arms are in mode fast"},
+    {"backend", 0, OPTION_ENUM, AT(backend), "NAME", .choices = backends,
+     .help = "where it is computed"},
+    {"isa", 0, OPTION_STRING, AT(isa), "NAME",
+     .help = "of backend cpu: avx512bf16, avx512, avx2, portable"},
+    {"threads", 0, OPTION_INT, AT(threads), "N", 0, 256, .help = "default: all cores"},
+    {"seed", 0, OPTION_INT, AT(seed), "N", 0, UINT32_MAX, .help = "of the text (default: 1)"},
+    {"work", 0, OPTION_STRING, AT(work), "DIR",
+     .help = "where daemons keep their stores meanwhile (default: TMPDIR)"},
+    {"json", 0, OPTION_FLAG, AT(json), "", .help = "print the results"},
+    {"quiet", 'q', OPTION_FLAG, AT(quiet), "", .help = "no progress on stderr"},
+};
+#undef AT
+
+const struct command evals_verify_resume_command = {
+    "verify-resume",
+    "",
+    "resumed sessions against one that never stopped: equal bits, what it costs",
+    OPTION_TABLE(verify_table),
+    OPTION_TABLE_EMPTY,
+    0,
+    0};
+
+struct numbers {
+    uint64_t v[MAX_LIST];
+    size_t n;
+};
+
+static enum err parse_numbers(const char *option, const char *text, struct numbers *out,
+                              struct error *e)
+{
+    for (out->n = 0; *text; text += *text == ',') {
+        char word[32];
+        const size_t n = strcspn(text, ",");
+        if (n >= sizeof word || out->n == MAX_LIST)
+            return err_set(e, ERR_INVAL, "%s: want at most %d numbers", option, MAX_LIST);
+        memcpy(word, text, n);
+        word[n] = 0;
+        enum err rc = options_parse_bytes(word, &out->v[out->n++], e);
+        if (rc)
+            return err_wrap(e, rc, "%s", option);
+        text += n;
+    }
+    return OK;
+}
+
+static void progress(void *user, const char *what)
+{
+    fprintf(stderr, "verify-resume %llu: %s\n", (unsigned long long)*(uint64_t *)user, what);
+}
+
+static void print_checks(const json_t *result)
+{
+    size_t i;
+    json_t *c;
+    json_array_foreach(json_object_get(result, "checks"), i, c)
+    {
+        printf("%-6lld %-2s %-56s %8lld  %7lld rows  %s",
+               (long long)json_integer_value(json_object_get(result, "length")),
+               json_string_value(json_object_get(c, "arm")),
+               json_string_value(json_object_get(c, "what")),
+               (long long)json_integer_value(json_object_get(c, "position")),
+               (long long)json_integer_value(json_object_get(c, "rows")),
+               json_is_true(json_object_get(c, "equal")) ? "equal" : "DIFFERENT");
+        const json_int_t replayed = json_integer_value(json_object_get(c, "replayed"));
+        if (replayed)
+            printf("  (%lld replayed)", (long long)replayed);
+        printf("\n");
+    }
+    json_array_foreach(json_object_get(result, "curve"), i, c)
+        printf("%-6lld B  tokens %5lld..%-5lld KL %.3e  max %.3e  top-1 %.3f  top-20 %.3f\n",
+               (long long)json_integer_value(json_object_get(result, "length")),
+               (long long)json_integer_value(json_object_get(c, "from")),
+               (long long)json_integer_value(json_object_get(c, "to")),
+               json_number_value(json_object_get(c, "kl")),
+               json_number_value(json_object_get(c, "max_diff")),
+               json_number_value(json_object_get(c, "top1")),
+               json_number_value(json_object_get(c, "top20")));
+}
+
+static enum err run_all(const struct verb_options *v, const struct numbers *lengths,
+                        const struct numbers *positions, json_t *results, bool *equal,
+                        struct error *e)
+{
+    enum err rc = OK;
+    for (size_t i = 0; i < lengths->n && !rc; i++) {
+        uint64_t length = lengths->v[i];
+        json_t *result = NULL;
+        bool same = false;
+        const struct fidelity_options o = {.model = v->model,
+                                           .engine = {.precision = (enum precision)v->precision,
+                                                      .backend = backends[v->backend],
+                                                      .isa = v->isa,
+                                                      .n_threads = (uint32_t)v->threads,
+                                                      .digests = true,
+                                                      .no_weight_digest = true},
+                                           .length = length,
+                                           .continuation = (uint64_t)v->continuation,
+                                           .n_cycles = (uint32_t)v->cycles,
+                                           .n_kills = (uint32_t)v->kills,
+                                           .seed = (uint64_t)v->seed,
+                                           .arms = v->arms ? v->arms : FIDELITY_ARMS,
+                                           .work = v->work,
+                                           .positions = positions->v,
+                                           .n_positions = positions->n,
+                                           .progress = v->quiet ? NULL : progress,
+                                           .user = &length};
+        rc = fidelity_run(&o, &result, &same, e);
+        if (rc)
+            break;
+        *equal = *equal && same;
+        if (!v->json)
+            print_checks(result);
+        if (json_array_append_new(json_object_get(results, "lengths"), result))
+            rc = err_set(e, ERR_NOMEM, "no memory for results");
+    }
+    return rc;
+}
+
+int evals_verify_resume(int argc, char **argv)
+{
+    struct verb_options v = {
+        .lengths = "4K", .cycles = 100, .kills = 3, .continuation = 4096, .seed = 1};
+    struct options o;
+    struct error e = {0};
+    struct numbers lengths = {.n = 0}, positions = {.n = 0};
+    bool equal = true;
+    int code = evals_parse(&evals_verify_resume_command, argc, argv, &v, &o);
+    if (code != EVALS_GO_ON)
+        return code;
+    json_auto_t *results =
+        json_pack("{s:i, s:s, s:[]}", "format", 1, "model", v.model, "lengths");
+    enum err rc = results ? parse_numbers("--lengths", v.lengths, &lengths, &e)
+                          : err_set(&e, ERR_NOMEM, "no memory for results");
+    if (!rc && v.positions)
+        rc = parse_numbers("--positions", v.positions, &positions, &e);
+    if (!rc && v.arms && strspn(v.arms, FIDELITY_ARMS) != strlen(v.arms))
+        rc = err_set(&e, ERR_INVAL, "--arms %s: want letters of %s", v.arms, FIDELITY_ARMS);
+    if (!rc)
+        rc = run_all(&v, &lengths, &positions, results, &equal, &e);
+    if (!rc && v.out)
+        rc = report_resume(v.out, results, &e);
+    if (rc)
+        return evals_fail(&evals_verify_resume_command, rc, &e);
+    if (v.json)
+        json_dumpf(results, stdout, JSON_INDENT(1));
+    if (!equal)
+        fprintf(stderr, "agentd-evals verify-resume: what must be equal is not\n");
+    return equal ? EVALS_DONE : EVALS_CORRUPT;
+}
