@@ -206,6 +206,49 @@ static void test_verbs(void **state)
     daemon_remove(&d);
 }
 
+/* A fork where no tip is any more, inside a block: its rows come back, the windows are
+ * replayed, and nothing else is computed again. */
+static void test_fork_inside_a_block(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27], fork[27], *text = long_text(1500);
+    daemon_make(&d, SAY("a") SAY("b") SAY("c") SAY("d"));
+    one_resident(&d, NULL);
+    d.extra[2] = "--block-tokens";
+    d.extra[3] = "64";
+    d.extra[4] = NULL;
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, NULL, id);
+    json_decref(turn(c, id, text));
+    json_int_t seq = figure(c, id, "lastSeq"), length = figure(c, id, "tokens");
+    for (int i = 0; i < 3; i++) {
+        json_decref(turn(c, id, text));
+        wait_saved(c);
+    }
+    assert_true(length % 64 != 0);
+    json_auto_t *before = daemon_call(c, "kv/stats", NULL);
+    json_auto_t *f =
+        daemon_call(c, "session/fork", json_pack("{s:s, s:I}", "id", id, "atSeq", seq));
+    snprintf(fork, sizeof fork, "%s", json_string_value(json_object_get(f, "id")));
+    json_auto_t *after = daemon_call(c, "kv/stats", NULL);
+    assert_int_equal(int_of(after, "liveBytes"), int_of(before, "liveBytes"));
+    json_auto_t *a = turn(c, fork, "go on");
+    const json_t *r = json_object_get(a, "resume");
+    assert_string_equal(json_string_value(json_object_get(r, "mode")), "deep");
+    assert_int_equal(int_of(r, "restored"), length);
+    assert_int_equal(int_of(r, "recomputed") + int_of(r, "relost"), 0);
+    assert_true(int_of(r, "replayed") > 0);
+    print_message("fork at token %lld of blocks of 64: %lld restored, 0 recomputed, %lld "
+                  "replayed\n",
+                  (long long)length, (long long)int_of(r, "restored"),
+                  (long long)int_of(r, "replayed"));
+    client_free(c);
+    daemon_remove(&d);
+    free(text);
+}
+
 static void await(struct client *c, uint64_t call)
 {
     json_t *answer = NULL;
@@ -356,9 +399,13 @@ static void test_fsck(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quota_of_three), cmocka_unit_test(test_quota_of_nothing),
-        cmocka_unit_test(test_verbs),          cmocka_unit_test(test_fsck),
-        cmocka_unit_test(test_all_at_once),    cmocka_unit_test(test_namespace_drop),
+        cmocka_unit_test(test_quota_of_three),
+        cmocka_unit_test(test_quota_of_nothing),
+        cmocka_unit_test(test_verbs),
+        cmocka_unit_test(test_fsck),
+        cmocka_unit_test(test_fork_inside_a_block),
+        cmocka_unit_test(test_all_at_once),
+        cmocka_unit_test(test_namespace_drop),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
