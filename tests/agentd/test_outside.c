@@ -1,0 +1,177 @@
+/* What happens to a daemon's store from outside: another daemon wants it, its -wal is removed
+ * while nothing runs, its packs are removed while it runs, its folder cannot be written. */
+#include "tests/support/test.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/auto.h"
+#include "base/buf.h"
+#include "base/fs.h"
+#include "tests/support/daemon.h"
+
+#define SAY(text) "{\"text\":\"ok</think>" text "<｜end▁of▁sentence｜>\",\"token_ms\":0}\n"
+static const char script[] = SAY("one") SAY("two") SAY("three") SAY("four") SAY("five");
+
+static const char *text_of(const json_t *o, const char *key)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+    return s ? s : "";
+}
+
+static json_int_t int_of(const json_t *o, const char *key)
+{
+    return json_integer_value(json_object_get(o, key));
+}
+
+static bool log_says(const struct daemon_fixture *d, const char *text)
+{
+    AUTO(buf) struct buf b = BUF_INIT(1 << 24);
+    return fs_read_file(d->log, &b, NULL) == OK && strstr(buf_str(&b), text);
+}
+
+/* Starts the daemon again as a plain child, without waiting for it to serve; its exit status.
+ */
+static int exit_of_second(const struct daemon_fixture *d)
+{
+    const char *build = getenv("AGENTD_BUILD");
+    char binary[256], socket[160];
+    int status;
+    snprintf(binary, sizeof binary, "%s/agentd", build ? build : "build");
+    snprintf(socket, sizeof socket, "%s/second", d->dir);
+    pid_t pid = fork();
+    if (pid == 0) {
+        int fd = open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+        dup2(fd, 1);
+        dup2(fd, 2);
+        execl(binary, "agentd", "serve", "--engine", d->script, "--socket", socket, "--store",
+              d->store, (char *)NULL);
+        _exit(127);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static json_t *say(struct client *c, const char *id, const char *text)
+{
+    daemon_prompt(c, id, text);
+    json_t *a = daemon_wait(c, id);
+    assert_string_equal(text_of(a, "reason"), "end");
+    return a;
+}
+
+static void the_second_daemon_refuses(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27];
+    daemon_make(&d, script);
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, NULL, id);
+    json_decref(say(c, id, "hello"));
+    int code = exit_of_second(&d);
+    assert_true(code != 0 && code != 127);
+    assert_true(log_says(&d, "in use by another process"));
+    json_auto_t *a = say(c, id, "still there?");
+    assert_string_equal(text_of(a, "text"), "two");
+    client_free(c);
+    daemon_remove(&d);
+}
+
+/* The turn is on the tape and its state saved: then the process dies, and the -wal goes. */
+static void a_removed_wal_is_told(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27], other[27], wal[200], named[80];
+    daemon_make(&d, script);
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, NULL, id);
+    daemon_session(&d, c, NULL, other);
+    json_decref(say(c, id, "hello"));
+    json_decref(say(c, other, "hello"));
+    client_free(c);
+    assert_int_equal(daemon_stop(&d), 0);
+    daemon_start(&d, NULL);
+    c = daemon_connect(&d, NULL, NULL);
+    json_decref(say(c, id, "again"));
+    client_free(c);
+    daemon_kill(&d);
+    snprintf(wal, sizeof wal, "%s/agentd.db-wal", d.store);
+    assert_int_equal(unlink(wal), 0);
+    daemon_start(&d, NULL);
+    assert_true(log_says(&d, "its -wal is gone"));
+    snprintf(named, sizeof named, "session %s has lost commits", id);
+    assert_true(log_says(&d, named));
+    snprintf(named, sizeof named, "session %s has lost commits", other);
+    assert_false(log_says(&d, named));
+    c = daemon_connect(&d, NULL, NULL);
+    json_auto_t *status = daemon_call(c, "daemon/status", NULL);
+    assert_int_equal(int_of(json_object_get(status, "store"), "walLost"), 1);
+    /* Nothing older is lost: both go on from their first turn. */
+    json_auto_t *a = say(c, id, "and now?"), *b = say(c, other, "and now?");
+    assert_string_equal(text_of(a, "text"), "two");
+    assert_string_equal(text_of(b, "text"), "two");
+    assert_int_equal(int_of(json_object_get(b, "ledger"), "relost"), 0);
+    client_free(c);
+    daemon_remove(&d);
+}
+
+static void packs_removed_while_it_runs(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27], pack[200];
+    daemon_make(&d, script);
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, NULL, id);
+    json_decref(say(c, id, "hello"));
+    snprintf(pack, sizeof pack, "%s/packs/00000001.pack", d.store);
+    assert_int_equal(unlink(pack), 0);
+    json_decref(say(c, id, "again"));
+    json_decref(say(c, id, "and again"));
+    client_free(c);
+    assert_int_equal(daemon_stop(&d), 0);
+    daemon_start(&d, NULL);
+    c = daemon_connect(&d, NULL, NULL);
+    json_auto_t *a = say(c, id, "and now?");
+    const json_t *w = json_object_get(a, "ledger");
+    assert_string_equal(text_of(a, "text"), "four");
+    /* What was saved after the removal is all there. */
+    assert_int_equal(int_of(w, "relost") + int_of(w, "recomputed"), 0);
+    assert_true(int_of(w, "restored") > 0);
+    client_free(c);
+    daemon_remove(&d);
+}
+
+static void a_folder_that_cannot_be_written(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    if (geteuid() == 0)
+        skip(); /* root may write everywhere; tests/sessions/test_session.c drops it */
+    daemon_make(&d, script);
+    assert_int_equal(mkdir(d.store, 0500), 0);
+    int code = exit_of_second(&d);
+    assert_true(code != 0 && code != 127);
+    assert_true(log_says(&d, "Permission denied"));
+    assert_true(log_says(&d, d.store));
+    daemon_remove(&d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_second_daemon_refuses),
+        cmocka_unit_test(a_removed_wal_is_told),
+        cmocka_unit_test(packs_removed_while_it_runs),
+        cmocka_unit_test(a_folder_that_cannot_be_written),
+    };
+    return !!cmocka_run_group_tests(tests, NULL, NULL);
+}
