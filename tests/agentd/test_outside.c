@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/auto.h"
@@ -63,6 +64,19 @@ static json_t *say(struct client *c, const char *id, const char *text)
     return a;
 }
 
+/* A turn ends before its state is on the disk. */
+static void wait_saved(struct client *c, const char *id)
+{
+    for (int i = 0; i < 5000; i++) {
+        const struct timespec t = {0, 2000000};
+        json_auto_t *s = daemon_call(c, "session/get", json_pack("{s:s}", "id", id));
+        if (int_of(s, "statePosition") == int_of(s, "tokens"))
+            return;
+        nanosleep(&t, NULL);
+    }
+    fail_msg("the state of %s is not saved", id);
+}
+
 static void the_second_daemon_refuses(void **state)
 {
     (void)state;
@@ -100,6 +114,7 @@ static void a_removed_wal_is_told(void **state)
     daemon_start(&d, NULL);
     c = daemon_connect(&d, NULL, NULL);
     json_decref(say(c, id, "again"));
+    wait_saved(c, id);
     client_free(c);
     daemon_kill(&d);
     snprintf(wal, sizeof wal, "%s/agentd.db-wal", d.store);
@@ -132,6 +147,7 @@ static void packs_removed_while_it_runs(void **state)
     struct client *c = daemon_connect(&d, NULL, NULL);
     daemon_session(&d, c, NULL, id);
     json_decref(say(c, id, "hello"));
+    wait_saved(c, id);
     snprintf(pack, sizeof pack, "%s/packs/00000001.pack", d.store);
     assert_int_equal(unlink(pack), 0);
     json_decref(say(c, id, "again"));
@@ -148,6 +164,58 @@ static void packs_removed_while_it_runs(void **state)
     assert_true(int_of(w, "restored") > 0);
     client_free(c);
     daemon_remove(&d);
+}
+
+/* The disk fills up at some write of the database, in the middle of whatever is being
+ * committed: requests are refused with a reason, the daemon lives, and what was acknowledged is
+ * there once there is room again. */
+static void a_disk_that_fills_up(void **state)
+{
+    (void)state;
+    static const int writes[] = {150, 190, 230, 270, 330, 400};
+    int refused = 0;
+    for (size_t i = 0; i < sizeof writes / sizeof writes[0]; i++) {
+        struct daemon_fixture d;
+        struct error e;
+        char id[27] = "", fault[48];
+        json_int_t acked = 0;
+        daemon_make(&d, script);
+        snprintf(fault, sizeof fault, "fail-from:fs.write:%d", writes[i]);
+        daemon_start(&d, fault);
+        struct client *c = daemon_connect(&d, NULL, NULL);
+        json_auto_t *s = NULL;
+        enum err rc = client_call(c, "session/new", json_pack("{s:s}", "cwd", d.work), &s, &e);
+        if (!rc)
+            snprintf(id, sizeof id, "%s", text_of(s, "id"));
+        for (int k = 0; k < 4 && !rc; k++) {
+            json_auto_t *r = NULL;
+            rc = client_call(c, "session/prompt",
+                             json_pack("{s:s, s:[{s:s, s:s}]}", "id", id, "content", "type",
+                                       "text", "text", "hello"),
+                             &r, &e);
+            acked = rc ? acked : int_of(r, "seq");
+            if (!rc)
+                json_decref(daemon_wait(c, id));
+        }
+        if (rc) {
+            refused++;
+            assert_int_equal(client_failure(c)->code != 0, true);
+            assert_true(e.msg[0] != '\0');
+        }
+        client_free(c);
+        daemon_kill(&d);
+        daemon_start(&d, NULL);
+        c = daemon_connect(&d, NULL, NULL);
+        if (id[0]) {
+            json_auto_t *info = daemon_call(c, "session/get", json_pack("{s:s}", "id", id));
+            assert_true(int_of(info, "lastSeq") >= acked);
+            json_decref(daemon_wait(c, id));
+            json_decref(say(c, id, "and now?"));
+        }
+        client_free(c);
+        daemon_remove(&d);
+    }
+    assert_true(refused > 1);
 }
 
 static void a_folder_that_cannot_be_written(void **state)
@@ -171,6 +239,7 @@ int main(void)
         cmocka_unit_test(the_second_daemon_refuses),
         cmocka_unit_test(a_removed_wal_is_told),
         cmocka_unit_test(packs_removed_while_it_runs),
+        cmocka_unit_test(a_disk_that_fills_up),
         cmocka_unit_test(a_folder_that_cannot_be_written),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
