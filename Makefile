@@ -85,7 +85,7 @@ endef
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all check check-slow asan tsan fuzz cuda lint format analyze install clean help tests
+.PHONY: all bench check check-slow asan tsan fuzz cuda lint format analyze install clean help tests
 
 all: $(BINS) $(EXAMPLES) ## the binaries, CPU only
 
@@ -156,6 +156,9 @@ check: tests ## build, then run every test and every fuzz corpus (no GPU needed)
 check-slow: tests ## the long tests: thousands of seeds and kills, comparisons with Python packages
 	$(Q)tests/run --slow $(B)
 	$(Q)tests/reference/run $(B)
+
+bench: tests ## speed beside the machine's ceilings: make bench G="ceilings parts"
+	$(Q)scripts/bench.sh $(G)
 
 asan: ## the same tests under AddressSanitizer and UBSan
 	$(Q)$(MAKE) --no-print-directory VARIANT=asan OPT=-O1 check

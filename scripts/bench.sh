@@ -1,0 +1,142 @@
+#!/bin/sh
+# Speed of this build on this machine: JSON lines while it runs, a table at the end.
+#
+#   scripts/bench.sh [GROUP...]       or  make bench G="GROUP..."
+#
+# Groups, in this order when none is named:
+#   ceilings  kernels  parts  real-1  real-2  v4mini  mini-40  growth  ced  store  ingest  daemon
+#
+# Each figure that has a ceiling is measured in turns with it; what is reported is the median of at
+# least five. A limit is that of docs/performance.md, printed with "ok" or "below".
+#
+#   THREADS=N         default: all cores. With 1, times are CPU times: on a shared machine
+#   REPS=N            default 5
+#   BENCH_MODELS=DIR  where checkpoints of tests/configs are made once and kept (build/bench);
+#                     real-1 takes 7.7 GB, real-2 15 GB
+#   LLAMA_BENCH=PATH LLAMA_MODEL=GGUF   llama.cpp's bench and a model of v4mini's shape: measured in
+#                     turns with v4mini
+set -eu
+cd "$(dirname "$0")/.."
+models=${BENCH_MODELS:-build/bench}
+threads=${THREADS:-$(nproc)}
+reps=${REPS:-5}
+all="ceilings kernels parts real-1 real-2 v4mini mini-40 growth ced store ingest daemon"
+mkdir -p build/bench "$models"
+out=build/bench/figures.jsonl
+: > "$out"
+
+say() { echo "bench: $*" >&2; }
+speed() { build/tests/bench_speed --threads "$threads" --reps "$reps" "$@" | tee -a "$out"; }
+
+# model NAME: a folder with the checkpoint of tests/configs/NAME.json.
+model() {
+    if [ ! -f "$models/$1/model.safetensors.index.json" ]; then
+        say "making $models/$1"
+        rm -rf "$models/$1.new"
+        build/tests/make_checkpoint "tests/configs/$1.json" "$models/$1.new" >&2
+        mv "$models/$1.new" "$models/$1"
+    fi
+    echo "$models/$1"
+}
+
+# llama KIND COUNT: tokens a second of llama-bench, once.
+llama() {
+    "$LLAMA_BENCH" -m "$LLAMA_MODEL" -t "$threads" -r 1 -o jsonl "$1" "$2" "$3" "$4" |
+        sed -n 's/.*"avg_ts": *\([0-9.]*\).*/\1/p' | head -n 1
+}
+
+# In turns: ours, theirs. The ratio of each turn; median of all.
+beside_llama() {
+    dir=$(model v4mini)
+    for i in $(seq "$reps"); do
+        build/tests/bench_speed --threads "$threads" --reps 1 -m "$dir" --name turn --prompt 512 \
+            layer | awk -F'"value": ' '/"name": "prefill 512"/ {print "p", $2 + 0}
+                                       /"name": "decode"/ {print "d", $2 + 0}'
+        echo "P $(llama -p 512 -n 0)"
+        echo "D $(llama -p 0 -n 32)"
+    done | awk '
+        { v[$1] = $2 }
+        $1 == "D" { prefill[++n] = v["p"] / v["P"]; decode[n] = v["d"] / v["D"]
+                    their_p[n] = v["P"]; their_d[n] = v["D"] }
+        function middle(a, i, j, t) {
+            for (i = 2; i <= n; i++)
+                for (j = i; j > 1 && a[j] < a[j - 1]; j--) { t = a[j]; a[j] = a[j - 1]; a[j - 1] = t }
+            return a[int((n + 1) / 2)]
+        }
+        function line(name, theirs, ratio) {
+            printf "{\"group\": \"llama.cpp\", \"name\": \"%s\", \"value\": %.6g, " \
+                "\"unit\": \"token/s\", \"against\": \"ours/theirs\", \"ratio\": %.4f, " \
+                "\"limit\": 1.50, \"at\": \"least\", \"ok\": %s}\n",
+                name, theirs, ratio, ratio >= 1.5 ? "true" : "false"
+        }
+        END { line("prefill 512", middle(their_p), middle(prefill))
+              line("decode 32", middle(their_d), middle(decode)) }' | tee -a "$out"
+}
+
+# `agentd bench store` reports its own medians and limits.
+store() {
+    build/agentd bench store --dir build/bench "$@" | tee build/bench/store.txt >&2
+    awk '/ at (least|most) [0-9.]+: / {
+        match($0, / at (least|most) /)
+        name = substr($0, 1, RSTART - 1); ok = /: met$/ ? "true" : "false"
+        side = $0 ~ / at least / ? "least" : "most"
+        n = split(name, w, / +/); value = w[n]; if (value == "") value = w[n - 1]
+        sub(/ +[0-9.]+ *$/, "", name)
+        limit = $0; sub(/.* at (least|most) /, "", limit)
+        printf "{\"group\": \"store\", \"name\": \"%s\", \"value\": %s, \"unit\": \"\", " \
+            "\"against\": \"disk\", \"ratio\": %s, \"limit\": %.2f, \"at\": \"%s\", \"ok\": %s}\n",
+            name, value, value, limit, side, ok
+    }' build/bench/store.txt | tee -a "$out"
+}
+
+# one GROUP NAME AGAINST COMMAND...: a bench that prints one line with ratio, limit and ok.
+one() {
+    group=$1 name=$2 against=$3
+    shift 3
+    "$@" > build/bench/one.json || true # its exit code is the limit's
+    sed "s/^{\"bench\": \"[^\"]*\"/{\"group\": \"$group\", \"name\": \"$name\", \"against\": \"$against\", \"at\": \"most\"/" \
+        build/bench/one.json | tee -a "$out"
+}
+
+run() {
+    case $1 in
+    ceilings) speed --dir build/bench ceilings ;;
+    kernels) build/tests/bench_kernels "$threads" >&2 ;;
+    parts) speed parts ;;
+    real-1 | real-2) speed -m "$(model "$1")" --name "$1" --run 8 layer ;;
+    v4mini)
+        speed -m "$(model v4mini)" --name v4mini --prompt 512 layer
+        if [ -n "${LLAMA_BENCH:-}" ]; then beside_llama; else
+            say "LLAMA_BENCH is not set: no figure of llama.cpp in this run"
+        fi ;;
+    mini-40) speed -m "$(model mini-40)" --name mini-40 --prompt 512 layer ;;
+    growth) 
+        speed -m "$(model v4mini)" --name "v4mini growth" growth
+        speed -m "$(model mini-40)" --name "mini-40 growth" --longest "${LONGEST:-65536}" growth ;;
+    ced) speed -m "$(model mini-40)" --name mini-40 ced ;;
+    store) store; store --appends 100 ;;
+    ingest) one ingest "8,000 tokens, demo" "ingested after" build/tests/bench_ingest "$(model demo)" ;;
+    daemon) one daemon "a stalled reader" "without it" build/tests/bench_readers ;;
+    *) say "no group is called \"$1\"; there are: $all"; exit 2 ;;
+    esac
+}
+
+for group in ${*:-$all}; do
+    run "$group"
+done
+
+# The table: one line a figure, the limits last.
+awk '
+function field(name, text) {
+    text = $0
+    if (!sub(".*\"" name "\": *", "", text)) return ""
+    if (text ~ /^"/) { text = substr(text, 2); sub(/".*/, "", text) } else sub(/[,}].*/, "", text)
+    return text
+}
+BEGIN { printf "\n%-14s %-42s %10s %-9s %7s %-12s %s\n", "group", "figure", "value", "", "ratio", "to", "limit" }
+{
+    limit = field("limit")
+    printf "%-14s %-42s %10s %-9s %7s %-12s %s\n", field("group"), field("name"), field("value"),
+        field("unit"), field("ratio"), field("against"),
+        limit == "" ? "" : sprintf("at %s %s: %s", field("at"), limit, field("ok") == "true" ? "ok" : "below")
+}' "$out" >&2
