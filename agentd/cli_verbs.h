@@ -2,7 +2,7 @@
  *
  * A verb stands beside its options in one of cli_run.c (run, send, steer), cli_read.c (attach,
  * wait, logs, show), cli_sessions.c, cli_bundle.c, cli_history.c (rewind, compact, log),
- * cli_search.c (search, diff), cli_kv.c, cli_daemon.c and cli_eval.c. */
+ * cli_search.c (search, diff), cli_kv.c, cli_daemon.c, cli_schema.c and cli_eval.c. */
 #ifndef AGENTD_CLI_VERBS_H
 #define AGENTD_CLI_VERBS_H
 
@@ -17,7 +17,7 @@ extern const struct command cli_eval_command, cli_doctor_command;
 extern const struct command cli_rewind_command, cli_compact_command, cli_log_command;
 extern const struct command cli_export_command, cli_import_command;
 extern const struct command cli_search_command, cli_diff_command;
-extern const struct command cli_config_command;
+extern const struct command cli_config_command, cli_schema_command;
 extern const struct command cli_kv_command, cli_fsck_command, cli_namespace_command;
 extern const struct command cli_gc_command, cli_status_command, cli_tools_command,
     cli_approvals_command, cli_approve_command, cli_deny_command;
@@ -44,6 +44,7 @@ int cli_import(int argc, char **argv);
 int cli_search(int argc, char **argv);
 int cli_diff(int argc, char **argv);
 int cli_config(int argc, char **argv);
+int cli_schema(int argc, char **argv);
 int cli_gc(int argc, char **argv);
 int cli_kv(int argc, char **argv);
 int cli_fsck(int argc, char **argv);

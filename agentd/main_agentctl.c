@@ -23,7 +23,7 @@ static const struct cli_verb verbs[] = {
     {&cli_gc_command, cli_gc},           {&cli_kv_command, cli_kv},
     {&cli_config_command, cli_config},   {&cli_doctor_command, cli_doctor},
     {&cli_fsck_command, cli_fsck},       {&cli_namespace_command, cli_namespace},
-    {&cli_eval_command, cli_eval},
+    {&cli_schema_command, cli_schema},   {&cli_eval_command, cli_eval},
 };
 
 #define N_VERBS (sizeof verbs / sizeof *verbs)

@@ -35,8 +35,8 @@
  *   session/get       {id} -> SESSION
  *   session/fork      {id, atSeq?, name?} -> {id, name}
  *   session/rename    {id, name} -> {id, name}
- *   session/delete    {id} -> {id}
- *   session/usage     {id} -> {id, turns:[{turnId, ledger, lastSeq}...], total:LEDGER}
+ *   session/delete    {id, purge?} -> {id, purged, bytes, ...}: with purge, the figures of
+ * kv/gc session/usage     {id} -> {id, turns:[{turnId, ledger, lastSeq}...], total:LEDGER}
  *   session/export    {id, path, withKv?, redact?} -> {id, path, bytes, tokens, events, blobs,
  *                     redacted, secrets, kvTokens}
  *   session/import    {path, cwd?, name?, trustKv?, dryRun?} -> {id, name, origin, tokens,
@@ -56,6 +56,8 @@
  *                     session/prompt has them
  *   tool/list         {} -> {tools:[{name, description, parameters}...]}
  *   model/status      {} -> figures; so do daemon/status and, with {}, daemon/shutdown
+ *   kv/gc, kv/stats, kv/pin {id, pinned?}, kv/drop {id}, store/fsck {repair?}, namespace/drop
+ *                     {name} -> figures
  *   $/cancel_request  {id}: a notification; the request with that id is answered -32800
  *
  *   SESSION   {id, name, origin, parent?, forkedAt?, cwd, state, reason, damaged, createdMs,
@@ -92,7 +94,8 @@
  *   approval/requested  APPROVAL
  *   approval/resolved   {approvalId, sessionId, outcome}
  *
- * Errors carry data {kind, retryable, hint}. Belongs to the loop thread. */
+ * Errors carry data {kind, retryable, hint}. The shape of every field is in schema_tables.c,
+ * which a test holds against real traffic. Belongs to the loop thread. */
 #ifndef AGENTD_PROTOCOL_H
 #define AGENTD_PROTOCOL_H
 
