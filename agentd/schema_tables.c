@@ -60,7 +60,7 @@ const struct schema_type schema_types[] = {
              "|{id, kind: tool_call, callId?, name, arguments, status: CallStatus, "
              "client?: boolean}"
              "|{id, kind: tool_result, " BYTES ", callId, name, status: CallStatus, "
-             "isError: boolean, spill?, cwd?, todo?: [{text, status}]}"
+             "isError: boolean, spill?, cwd?, todo?: [{text, status: open|active|done}]}"
              "|{id, kind: note, " BYTES ", status?: queued|withdrawn, kept?: Named}"},
     {"Error", "{code: integer, message, data: {kind: ErrorKind, retryable: boolean, hint, "
               "retryAfterMs?: uint}}"},

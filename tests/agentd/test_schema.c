@@ -280,9 +280,17 @@ static void idle(struct drive *x)
     json_decref(r);
 }
 
-static void start(struct drive *x)
+static void connect_to(struct drive *x, const char *tap)
 {
-    char tap[160];
+    const struct client_options o = {
+        .socket_path = tap, .notify = on_notify, .user = x, .timeout_ms = 20000};
+    struct error e;
+
+    assert_ok(client_open(&x->c, &o, &e), &e);
+}
+
+static void start(struct drive *x, const char *tap)
+{
     static const char config[] =
         "{\"name\": \"first\", \"system\": \"Be short.\", \"tools\": [\"run\", \"todo\"], "
         "\"clientTools\": [{\"name\": \"ask\", \"description\": \"asks\", \"parameters\": "
@@ -291,14 +299,9 @@ static void start(struct drive *x)
         "\"maxSteps\": 20, \"maxTokens\": 9000, \"seed\": 1, \"temperature\": 0.5, "
         "\"topP\": 0.9, \"topK\": 40, \"minP\": 0.01, \"stop\": [\"STOP\"], "
         "\"logitBias\": {\"65\": 1.5}, \"topLogprobs\": 2, \"mode\": \"ced\"}";
-    const struct client_options o = {.notify = on_notify, .user = x, .timeout_ms = 20000};
-    struct error e;
 
-    snprintf(tap, sizeof tap, "%s/tap", x->d.dir);
-    struct client_options options = o;
-    options.socket_path = tap;
     x->seen = json_object();
-    assert_ok(client_open(&x->c, &options, &e), &e);
+    connect_to(x, tap);
     daemon_session(&x->d, x->c, config, x->id);
     does(x, "session/attach", "{\"fromSeq\": 0, \"mode\": \"control\"}");
 }
@@ -310,7 +313,7 @@ static void drive_tools(struct drive *x)
            CALLS(INVOKE("run", PARAM("command", "true", "touch a; cd /")) INVOKE("ask", "")
                      INVOKE("todo", PARAM("items", "false",
                                           "[{\"text\":\"t\",\"status\":"
-                                          "\"pending\"}]"))),
+                                          "\"open\"}]"))),
            "so</think>done STOP", NULL);
     for (int left = 2; left;) {
         until_waiting(x);
@@ -345,6 +348,8 @@ static void drive_turns(struct drive *x)
     json_t *queued = call(x, "session/prompt",
                           "{\"content\": [{\"type\": \"text\", \"text\": \"next\"}], "
                           "\"forced\": [{\"ids\": [65, 66]}]}");
+    does(x, "session/get", "{}");
+    does(x, "session/list", "{}");
     while (strcmp(x->state, "prefill") != 0)
         assert_ok(client_poll(x->c, 10000, &e), &e);
     json_auto_t *steered = call(x, "session/steer", content);
@@ -372,6 +377,9 @@ static void drive_store(struct drive *x)
 {
     json_t *fork = call(x, "session/fork", "{\"name\": \"second\"}");
     json_decref(fork);
+    does(x, "session/prompt",
+         "{\"id\": \"second\", \"content\": [{\"type\": \"text\", \"text\": \"and?\"}]}");
+    does(x, "session/wait", "{\"id\": \"second\"}");
     json_decref(call(x, "session/fork", "{\"atSeq\": 1, \"name\": \"third\"}"));
     json_t *r = call(x, "session/diff", "{\"other\": \"third\"}");
     assert_true(json_is_object(json_object_get(r, "item")));
@@ -382,7 +390,8 @@ static void drive_store(struct drive *x)
     does(x, "session/rewind", "{\"toSeq\": 0}");
     PROMPT(x, "hm</think>again");
     idle(x);
-    r = call(x, "session/compact", "{\"forced\": [{\"ids\": [65, 66]}, {\"text\": \"x\"}]}");
+    r = call(x, "session/compact",
+             "{\"forced\": [{\"text\": \"hm</think>a summary\"}, {\"ids\": [65]}]}");
     json_decref(daemon_call(
         x->c, "session/wait",
         json_pack("{s:s, s:O}", "id", x->id, "turnId", json_object_get(r, "turnId"))));
@@ -445,15 +454,15 @@ static json_t *traffic(json_t *methods)
     char tap[160];
 
     /* A line per run of a session: the fourth is the one that is steered and cancelled. */
-    daemon_make(&x.d, SAY("one") SAY("-") SAY("-") "{\"text\":\"ok</think>two" EOS
-                                                   "\", \"prefill_ms\": 1000}\n" SAY("three")
-                                                       SAY("four") SAY("five") SAY("six")
-                                                           SAY("seven"));
+    daemon_make(&x.d, SAY("one STOP and no more") SAY("-")
+                          SAY("-") "{\"text\":\"ok</think>two" EOS
+                                   "\", \"prefill_ms\": 1000}\n" SAY("three") SAY("four")
+                                       SAY("five") SAY("six") SAY("seven"));
     snprintf(x.bundle, sizeof x.bundle, "%s/bundle", x.d.dir);
     snprintf(tap, sizeof tap, "%s/tap", x.d.dir);
     daemon_start(&x.d, NULL);
     struct wire_tap *t = wire_tap_new(tap, x.d.socket);
-    start(&x);
+    start(&x, tap);
     does(&x, "session/prompt", "{\"content\": [{\"type\": \"text\", \"text\": \"hello\"}]}");
     idle(&x);
     drive_tools(&x);
@@ -467,10 +476,43 @@ static json_t *traffic(json_t *methods)
     return lines;
 }
 
+/* What only a model has: tiers of its weights, and how likely its tokens were. */
+static json_t *traffic_of_a_model(json_t *methods)
+{
+    struct drive x = {.methods = methods, .seen = json_object()};
+    char tap[160];
+
+    daemon_make(&x.d, "");
+    x.d.model = "tests/golden/a_tiny/model";
+    x.d.extra[0] = "--expert-ram";
+    x.d.extra[1] = "300K";
+    snprintf(tap, sizeof tap, "%s/tap", x.d.dir);
+    daemon_start(&x.d, NULL);
+    struct wire_tap *t = wire_tap_new(tap, x.d.socket);
+    connect_to(&x, tap);
+    daemon_session(&x.d, x.c,
+                   "{\"tools\": [], \"maxTokens\": 12, \"temperature\": 0, \"topLogprobs\": 2, "
+                   "\"thinkingMode\": \"chat\"}",
+                   x.id);
+    does(&x, "session/attach", "{}");
+    does(&x, "session/prompt", "{\"content\": [{\"type\": \"text\", \"text\": \"hello\"}]}");
+    does(&x, "session/wait", "{}");
+    does(&x, "model/status", "{}");
+    does(&x, "session/verify", "{}");
+    client_free(x.c);
+    json_decref(x.seen);
+    json_t *lines = wire_tap_free(t);
+    daemon_remove(&x.d);
+    return lines;
+}
+
 /* ---- tests ------------------------------------------------------------------------ */
 
 /* What this drive does not meet: the reasons stand beside. */
 static const char *const unmet[] = {
+    "session/list.result.sessions.config.functions", /* left out there */
+    "session/steer.result.queued",
+    "session/compact.result.queued",      /* as session/prompt */
     "gap.params",                         /* a reader that stalls: test_many_clients.c */
     "Error.error.data.retryAfterMs",      /* as many requests as a peer may have: test_rpc.c */
     "session/event.params.error",         /* a model that fails: test_turns.c */
@@ -514,7 +556,7 @@ static void check_met(struct checker *c, const char *path, json_t *schema, int *
     }
 }
 
-static void check_all_met(struct checker *c, const char *section, const char *field)
+static int count_unmet(struct checker *c, const char *section, const char *field)
 {
     const char *name;
     json_t *one;
@@ -533,7 +575,7 @@ static void check_all_met(struct checker *c, const char *section, const char *fi
         json_auto_t *schema = json_deep_copy(schema_at(c, section, name, field));
         check_met(c, path, schema, &missing);
     }
-    assert_int_equal(missing, 0);
+    return missing;
 }
 
 static void test_traffic_is_as_the_schema_says(void **state)
@@ -546,9 +588,13 @@ static void test_traffic_is_as_the_schema_says(void **state)
     checker_open(&c);
     json_auto_t *lines = traffic(json_object_get(c.document, "methods"));
     json_array_foreach(lines, i, entry) check_line(&c, entry);
-    check_all_met(&c, "methods", "params");
-    check_all_met(&c, "methods", "result");
-    check_all_met(&c, "notifications", "params");
+    json_object_clear(c.pending);
+    json_auto_t *more = traffic_of_a_model(json_object_get(c.document, "methods"));
+    json_array_foreach(more, i, entry) check_line(&c, entry);
+    int n = count_unmet(&c, "methods", "params");
+    n += count_unmet(&c, "methods", "result");
+    n += count_unmet(&c, "notifications", "params");
+    assert_int_equal(n, 0);
     checker_close(&c);
 }
 
