@@ -396,23 +396,27 @@ static json_t *turn_params(const struct watch *w, const char *id)
     return json_pack("{s:s, s:s*}", "id", id, "turnId", w->turn[0] ? w->turn : NULL);
 }
 
-/* True: leave now. The first interruption asks the daemon to cancel the turn. */
+/* True: leave now. The first interruption asks the daemon to cancel the turn; one that comes
+ * while it has not answered yet is the second. */
 static bool on_interrupt(struct watch *w, const char *id, const char *name, int *count)
 {
     bool terminate = false;
     struct error e;
     drain_signals(w->cli, &terminate);
     watch_clear_status(w);
-    if (terminate || ++*count > 1) {
-        cli_note(w->cli, "detached; %s goes on: agentctl wait %s", name, name);
-        return true;
+    end_stream(w);
+    if (!terminate && ++*count == 1) {
+        cli_note(w->cli, "cancelling the turn; Ctrl-C again leaves it alone");
+        enum err rc = cli_call(w->cli, "session/cancel", turn_params(w, id), NULL, &e);
+        if (!rc)
+            return false;
+        if (rc != ERR_CANCELLED) {
+            cli_note(w->cli, "cancel: %s", e.msg);
+            return true;
+        }
     }
-    if (cli_call(w->cli, "session/cancel", turn_params(w, id), NULL, &e)) {
-        cli_note(w->cli, "cancel: %s", e.msg);
-        return true;
-    }
-    cli_note(w->cli, "cancelling the turn; Ctrl-C again leaves it alone");
-    return false;
+    cli_note(w->cli, "detached; agentctl wait %s says how it ends", name);
+    return true;
 }
 
 static int left_alone(struct watch *w, enum err rc, const struct error *e, const char *name)
