@@ -17,8 +17,8 @@
  *                     the model with the next results, or instead of the turn's end; durable
  *                     when answered. Without a turn to take it: as session/prompt
  *   session/wait      {id, turnId?, timeoutMs?} -> {id, turnId?, state, reason, text, ledger,
- *                     resume?, stop?: what ended the text}: when idle (with turnId: when that turn has ended, whatever is
- *                     queued behind it), or when somebody has to act (state and reason
+ *                     resume?, stop?: what ended the text}: when idle (with turnId: when that
+ * turn has ended, whatever is queued behind it), or when somebody has to act (state and reason
  *                     requires_action); a deadline that passes is an error of kind timeout
  *   session/cancel    {id, turnId?} -> {id, cancelled: bool}: the turn in work, and what is
  *                     queued behind it; with turnId only that one, in work or queued
@@ -35,18 +35,20 @@
  *   session/get       {id} -> SESSION
  *   session/fork      {id, atSeq?, name?} -> {id, name}
  *   session/rename    {id, name} -> {id, name}
- *   session/delete    {id, purge?} -> {id, purged, bytes, ...}: with purge, the figures of
- * kv/gc session/usage     {id} -> {id, turns:[{turnId, ledger, lastSeq}...], total:LEDGER}
+ *   session/delete    {id, purge?} -> {id, purged, bytes}; purged: and the figures of kv/gc
+ *   session/usage     {id} -> {id, turns:[{turnId, ledger, lastSeq}...], total:LEDGER}
  *   session/export    {id, path, withKv?, redact?} -> {id, path, bytes, tokens, events, blobs,
  *                     redacted, secrets, kvTokens}
  *   session/import    {path, cwd?, name?, trustKv?, dryRun?} -> {id, name, origin, tokens,
- *                     events, turns, calls, blobs, dryRun, kvTokens, kvNote?}: state of
- * kvTokens tokens was taken; kvNote says why that of the bundle was not session/diff      {id,
- * other} -> {equal, shared, before, a:SIDE, b:SIDE, item?:{index, a, b}}: tokens that are the
- * same, text of the last of them; SIDE {id, name, tokens, token, text, recompute} goes on from
- * there; the first item that says something else, null where there is none search {query, id?,
- * limit?} -> {hits:[{id, name, seq, tMs, itemId, kind, turnId?, snippet}...], more}: items that
- * have all the words, best first; "in quotes" a phrase, wor* a beginning; without secrets
+ *                     events, turns, calls, blobs, dryRun, kvTokens, kvNote?}: state of so many
+ *                     tokens was taken; kvNote says why that of the bundle was not
+ *   session/diff      {id, other} -> {equal, shared, before, a:SIDE, b:SIDE, item?:{index, a,
+ *                     b}}: tokens that are the same, text of the last of them; SIDE {id, name,
+ *                     tokens, token, text, recompute} goes on from there; the first item that
+ *                     says something else, null where there is none
+ *   search            {query, id?, limit?} -> {hits:[{id, name, seq, tMs, itemId, kind,
+ *                     turnId?, snippet}...], more}: items that have all the words, best first;
+ *                     "in quotes" a phrase, wor* a beginning; without secrets
  *   session/verify    {id} -> {equal, segments, segmentsWithoutDigest, rows, tokens, ms,
  *                     firstMismatch?}
  *   approval/list     {} -> {approvals:[APPROVAL...]}

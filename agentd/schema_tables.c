@@ -117,11 +117,11 @@ const struct schema_method schema_methods[] = {
      "Computes the tape again in a fresh process and compares digests of the logits."},
     {"session/export", "{" SESSION_KEY ", path, withKv?: boolean, redact?: boolean}",
      "{id, path, bytes: uint, tokens: uint, events: uint, blobs: uint, redacted: boolean, "
-     "secrets: uint}",
+     "secrets: uint, kvTokens: uint}",
      "Writes the session into one file."},
     {"session/import", "{path, cwd?, name?, trustKv?: boolean, dryRun?: boolean}",
      "{id, name, origin, tokens: uint, events: uint, turns: uint, calls: uint, blobs: uint, "
-     "dryRun: boolean}",
+     "dryRun: boolean, kvTokens: uint, kvNote?}",
      "A session from such a file."},
     {"session/diff", "{" SESSION_KEY ", other}",
      "{equal: boolean, shared: uint, before, a: Side, b: Side, item?: {index: uint, "
