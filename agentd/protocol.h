@@ -17,9 +17,10 @@
  *                     the model with the next results, or instead of the turn's end; durable
  *                     when answered. Without a turn to take it: as session/prompt
  *   session/wait      {id, turnId?, timeoutMs?} -> {id, turnId?, state, reason, text, ledger,
- *                     resume?, stop?: what ended the text}: when idle (with turnId: when that
- * turn has ended, whatever is queued behind it), or when somebody has to act (state and reason
- *                     requires_action); a deadline that passes is an error of kind timeout
+ *                     resume?, stop?}: stop is the string that ended the text. When idle (with
+ *                     turnId: when that turn has ended, whatever is queued behind it), or when
+ *                     somebody has to act (state and reason requires_action); a deadline that
+ *                     passes is an error of kind timeout
  *   session/cancel    {id, turnId?} -> {id, cancelled: bool}: the turn in work, and what is
  *                     queued behind it; with turnId only that one, in work or queued
  *   session/rewind    {id, toSeq} -> {id, seq, tokens, kept:{id, name}}: the session goes on
