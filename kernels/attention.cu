@@ -103,7 +103,7 @@ __global__ void attention_head(struct k_attention a, size_t window_bytes, size_t
 {
     K_SHARED(float, p);
     float *scratch = p + n_max, sink = a.sink[blockIdx.y], max = sink, sum = 0;
-    size_t i = blockIdx.x, h = blockIdx.y;
+    size_t i = a.from + blockIdx.x, h = blockIdx.y;
     struct key_list l = keys_of(a, i);
     uint32_t n = l.pad + l.n_sel;
     scores(a, l, i, h, window_bytes, row_bytes, p);
@@ -129,7 +129,7 @@ __global__ void attention_head_online(struct k_attention a, size_t window_bytes,
 {
     K_SHARED(float, p);
     float *scratch = p + n_max;
-    size_t i = blockIdx.x, h = blockIdx.y;
+    size_t i = a.from + blockIdx.x, h = blockIdx.y;
     struct key_list l = keys_of(a, i);
     uint32_t n = l.pad + l.n_sel;
     scores(a, l, i, h, window_bytes, row_bytes, p);
@@ -158,13 +158,14 @@ __global__ void attention_head_online(struct k_attention a, size_t window_bytes,
 
 void k_attention_cuda(struct kernels *k, const struct k_attention *a)
 {
-    if (!a->n || !a->n_head)
+    size_t to = a->to ? a->to : a->n;
+    if (!a->n || !a->n_head || to <= a->from)
         return;
     size_t n_max = (size_t)a->window + (a->block ? a->n : 0) + a->n_sel;
     size_t window_bytes = k_row_bytes(a->window_format, a->d);
     size_t row_bytes = k_row_bytes(a->row_format, a->d);
     size_t shared = (n_max + THREADS / K_WARP) * sizeof(float);
-    dim3 grid((unsigned)a->n, a->n_head);
+    dim3 grid((unsigned)(to - a->from), a->n_head);
     if (a->prob == K_BF16)
         K_LAUNCH(attention_head_online, grid, dim3(THREADS), shared, k, *a, window_bytes,
                  row_bytes, (uint32_t)n_max);

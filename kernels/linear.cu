@@ -76,10 +76,10 @@ __global__ void linear_mma(struct k_linear a, struct k_weight w, uint32_t groups
 template <unsigned M, unsigned N>
 static void launch_mma(struct kernels *k, const struct k_linear *a, uint32_t groups)
 {
-    auto kernel = linear_mma<M, N>;
+    auto linear_mma = ::linear_mma<M, N>;
     dim3 grid(k_div_up(a->n, 8 * N), k_div_up(a->w->n_out / groups, 64 * M), groups);
-    K_LAUNCH(kernel, grid, dim3(K_MMA_THREADS), sizeof(struct k_mma_shared<M, N>), k, *a, *a->w,
-             groups);
+    K_LAUNCH(linear_mma, grid, dim3(K_MMA_THREADS), sizeof(struct k_mma_shared<M, N>), k, *a,
+             *a->w, groups);
 }
 
 void k_linear_cuda(struct kernels *k, const struct k_linear *a)

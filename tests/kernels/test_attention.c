@@ -210,6 +210,44 @@ static void test_block(void **state)
     world_free(&w);
 }
 
+/* Queries from .. to-1 alone: their bits as in the whole call, nothing else written. */
+static void test_some_queries(void **state)
+{
+    (void)state;
+    struct world w = world_new(3, 64, 8, 9, true);
+    size_t width = 3 * 64;
+    float *whole = guarded_new(T * width), *some = guarded_new(T * width);
+    for (size_t b = 0; b < n_backends; b++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            struct k_attention a = {.q = w.q,
+                                    .out = whole,
+                                    .n = T,
+                                    .n_head = 3,
+                                    .d = 64,
+                                    .ring = w.key_codes,
+                                    .keys = w.key_codes,
+                                    .window_format = w.window_format,
+                                    .window = 8,
+                                    .rows = w.row_codes,
+                                    .row_format = w.row_format,
+                                    .sel = w.sel,
+                                    .n_sel = 9,
+                                    .sink = w.sink,
+                                    .scale = 0.125f,
+                                    .prob = bf16 ? K_BF16 : K_EXACT};
+            backends[b].attention(&backends[b], &a);
+            for (size_t i = 0; i < T * width; i++)
+                some[i] = -7;
+            a.out = some, a.from = 5, a.to = 17;
+            backends[b].attention(&backends[b], &a);
+            check_same("some queries", some + 5 * width, whole + 5 * width, 12 * width);
+            for (size_t i = 0; i < T * width; i++)
+                assert_true(some[i] == -7 || (i >= 5 * width && i < 17 * width));
+        }
+    guarded_free(whole), guarded_free(some);
+    world_free(&w);
+}
+
 /* No key at all gives zeros; a NaN key reaches exactly the queries that see it; a large sink
  * takes everything. */
 static void test_edges(void **state)
@@ -249,9 +287,9 @@ static void test_edges(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes),
-                                       cmocka_unit_test(test_block),
-                                       cmocka_unit_test(test_edges)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shapes), cmocka_unit_test(test_block),
+        cmocka_unit_test(test_some_queries), cmocka_unit_test(test_edges)};
     backends_open();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     backends_close();

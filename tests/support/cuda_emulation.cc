@@ -1,5 +1,7 @@
 #include "tests/support/cuda_emulation.h"
 
+#include "tests/support/cuda_report.h"
+
 #include <sys/mman.h>
 #include <vector>
 
@@ -76,7 +78,6 @@ static void context_switch(context *from, context *to)
 namespace cuda_emulation
 {
 place here;
-counts total;
 
 namespace
 {
@@ -99,6 +100,7 @@ struct fiber {
 
 struct block_run {
     const char *name;
+    cuda_emulated_kernel *kernel;
     const std::function<void()> *body;
     fiber *fibers;
     unsigned n_threads, current;
@@ -110,6 +112,21 @@ struct block_run {
 };
 
 block_run *run;
+cuda_emulated_kernel seen[128];
+unsigned n_seen;
+uint64_t n_blocks; /* of all kernels: changes the order of threads */
+
+cuda_emulated_kernel *kernel_named(const char *name)
+{
+    for (unsigned i = 0; i < n_seen; i++)
+        if (!strcmp(seen[i].name, name))
+            return &seen[i];
+    if (n_seen == sizeof seen / sizeof *seen)
+        abort();
+    seen[n_seen].name = name;
+    return &seen[n_seen++];
+}
+
 uint8_t *stacks;
 fiber *fibers;
 
@@ -164,7 +181,7 @@ void enter_fiber(unsigned i)
 bool release_exchange(unsigned first, unsigned n)
 {
     fiber *warp = &fibers[first];
-    unsigned waiting = 0, done = 0, seen = 0;
+    unsigned waiting = 0, done = 0, released = 0;
     bool any = false;
     for (unsigned l = 0; l < n; l++) {
         waiting |= warp[l].state == AT_EXCHANGE ? 1u << l : 0;
@@ -172,7 +189,7 @@ bool release_exchange(unsigned first, unsigned n)
     }
     for (unsigned l = 0; l < n; l++) {
         unsigned mask = warp[l].mask;
-        if (!(waiting >> l & 1u) || seen >> l & 1u)
+        if (!(waiting >> l & 1u) || released >> l & 1u)
             continue;
         if (mask & done)
             fail(warp[l], "waits in a warp exchange for a lane that has exited");
@@ -184,7 +201,7 @@ bool release_exchange(unsigned first, unsigned n)
         for (unsigned m = 0; m < n && all; m++)
             if (mask >> m & 1u)
                 warp[m].state = READY;
-        seen |= all ? mask : 0;
+        released |= all ? mask : 0;
         any |= all;
     }
     return any;
@@ -207,7 +224,7 @@ bool release_barrier()
         return false;
     for (unsigned i = 0; i < run->n_threads; i++)
         fibers[i].state = READY;
-    total.barriers++;
+    run->kernel->barriers++;
     return true;
 }
 
@@ -231,7 +248,7 @@ bool run_warp(unsigned first, unsigned n)
     bool moved = false, again = true;
     while (again) {
         for (unsigned i = 0; i < n; i++) {
-            unsigned t = first + in_order(i, total.blocks, n);
+            unsigned t = first + in_order(i, n_blocks, n);
             if (fibers[t].state == READY) {
                 enter_fiber(t);
                 moved = true;
@@ -258,7 +275,8 @@ void run_block(const char *name, dim3 grid, dim3 block, uint3 at, size_t shared_
     std::vector<uint8_t> shared(shared_bytes, 0xff);
     shared.shrink_to_fit();
     block_run r = {};
-    r.name = name, r.body = &body, r.fibers = fibers, r.shared = &shared;
+    r.name = name, r.kernel = kernel_named(name), r.body = &body, r.fibers = fibers,
+    r.shared = &shared;
     r.n_threads = block.x * block.y * block.z;
     run = &r;
     for (unsigned i = 0; i < r.n_threads; i++) {
@@ -277,7 +295,7 @@ void run_block(const char *name, dim3 grid, dim3 block, uint3 at, size_t shared_
     for (bool alive = true; alive;) {
         bool moved = false;
         for (unsigned i = 0; i < n_warps; i++) {
-            unsigned first = in_order(i, total.blocks, n_warps) * 32;
+            unsigned first = in_order(i, n_blocks, n_warps) * 32;
             moved |= run_warp(first, r.n_threads - first < 32 ? r.n_threads - first : 32);
         }
         alive = false;
@@ -287,7 +305,9 @@ void run_block(const char *name, dim3 grid, dim3 block, uint3 at, size_t shared_
             report_stuck();
     }
     run = NULL;
-    total.blocks++;
+    n_blocks++;
+    r.kernel->blocks++;
+    r.kernel->threads += r.n_threads;
 }
 } // namespace
 
@@ -310,12 +330,11 @@ void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes,
             abort();
         fibers = new fiber[MAX_THREADS];
     }
-    total.launches++;
+    kernel_named(name)->launches++;
     for (unsigned z = 0; z < grid.z; z++)
         for (unsigned y = 0; y < grid.y; y++)
             for (unsigned x = 0; x < grid.x; x++)
                 run_block(name, grid, block, {x, y, z}, shared_bytes, body);
-    total.threads += (uint64_t)n * grid.x * grid.y * grid.z;
 }
 
 void *shared_memory()
@@ -335,7 +354,7 @@ unsigned meet(unsigned mask, const void *mine, size_t bytes)
     fiber *f = &fibers[run->current];
     if (!(mask >> f->where.lane & 1u))
         fail(*f, "is not in the mask of its own warp exchange");
-    total.exchanges++;
+    run->kernel->exchanges++;
     unsigned slot = mask == 0xffffffffu ? f->turn++ % 2 : 2;
     memcpy(f->mine[slot], mine, bytes);
     f->mask = mask, f->state = AT_EXCHANGE;
@@ -361,6 +380,11 @@ void part(unsigned slot)
 }
 } // namespace cuda_emulation
 
+const struct cuda_emulated_kernel *cuda_emulated(unsigned i)
+{
+    return i < cuda_emulation::n_seen ? &cuda_emulation::seen[i] : NULL;
+}
+
 static float bf16_at(uint32_t pair, unsigned half)
 {
     uint32_t u = (half ? pair >> 16 : pair & 0xffffu) << 16;
@@ -372,6 +396,7 @@ static float bf16_at(uint32_t pair, unsigned half)
 void cuda_emulated_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
     unsigned lane = cuda_emulation::here.lane;
+    cuda_emulation::run->kernel->products++;
     float sum[4] = {0};
     float x[4][16], y[4][16]; /* the rows of A and columns of B of this lane's four results */
     unsigned slot = cuda_emulation::meet(0xffffffffu, a, 16);

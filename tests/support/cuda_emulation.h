@@ -87,11 +87,6 @@ template <typename T> static inline T value_of(unsigned mask, const T &mine, uns
     part(slot);
     return value;
 }
-/* Launches, barriers and exchanges so far: a test can see that a kernel really used them. */
-struct counts {
-    uint64_t launches, blocks, threads, barriers, exchanges;
-};
-extern counts total;
 } // namespace cuda_emulation
 
 #define threadIdx (cuda_emulation::here.thread)
