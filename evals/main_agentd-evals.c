@@ -11,6 +11,7 @@ static const struct evals_verb verbs[] = {
     {&evals_run_command, evals_run},
     {&evals_score_command, evals_score},
     {&evals_verify_resume_command, evals_verify_resume},
+    {&evals_replay_command, evals_replay},
 };
 
 #define N_VERBS (sizeof verbs / sizeof *verbs)

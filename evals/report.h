@@ -4,8 +4,15 @@
 
 #include <jansson.h>
 
-#include "base/err.h"
+#include "base/buf.h"
 
-/* verify-resume.json and report.html in folder dir, which is made. */
+/* verify-resume.json, or replay.json, and report.html in folder dir, which is made. */
 NODISCARD enum err report_resume(const char *dir, const json_t *results, struct error *e);
+NODISCARD enum err report_replay(const char *dir, const json_t *results, struct error *e);
+
+/* Writes results as DIR/name and the page made of them as DIR/report.html. */
+typedef enum err report_page_fn(struct buf *out, const json_t *results, struct error *e);
+NODISCARD enum err report_write(const char *dir, const char *name, const json_t *results,
+                                report_page_fn *page, struct error *e);
+
 #endif

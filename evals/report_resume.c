@@ -2,12 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fs.h"
-#include "base/json.h"
 #include "evals/report.h"
 #include "evals/svg.h"
-
-#define MAX_REPORT_BYTES ((size_t)64 << 20)
 
 static const char *text_of(const json_t *o, const char *field)
 {
@@ -195,21 +191,5 @@ static enum err write_page(struct buf *out, const json_t *results, struct error 
 
 enum err report_resume(const char *dir, const json_t *results, struct error *e)
 {
-    char path[FS_PATH_BYTES];
-    AUTO(buf) struct buf text = BUF_INIT(MAX_REPORT_BYTES);
-    enum err rc = fs_mkdir_p(dir, e);
-    if (!rc)
-        rc = json_write(results, JSON_INDENT(1), &text, e);
-    if (!rc)
-        rc = buf_add_byte(&text, '\n', e);
-    if (!rc)
-        rc = fs_path(path, sizeof path, e, "%s/verify-resume.json", dir);
-    if (!rc)
-        rc = fs_write_atomic(path, text.data, text.len, 0644, e);
-    buf_clear(&text);
-    if (!rc)
-        rc = write_page(&text, results, e);
-    if (!rc)
-        rc = fs_path(path, sizeof path, e, "%s/report.html", dir);
-    return rc ? rc : fs_write_atomic(path, text.data, text.len, 0644, e);
+    return report_write(dir, "verify-resume.json", results, write_page, e);
 }

@@ -1,0 +1,113 @@
+/* The report of a replay: a table of the arms, and the sweep as charts. */
+#include <math.h>
+
+#include "base/fs.h"
+#include "base/json.h"
+#include "evals/report.h"
+#include "evals/svg.h"
+
+#define MAX_ARMS 16
+#define NEVER_S 1e6 /* where "never" stands on the axis */
+
+static double number(const json_t *o, const char *field)
+{
+    return json_number_value(json_object_get(o, field));
+}
+
+static bool forgets(const json_t *arm)
+{
+    const char *store = json_string_value(json_object_get(arm, "store"));
+    return store && store[0] == 'f';
+}
+
+static enum err table(struct buf *out, const json_t *arms, struct error *e)
+{
+    size_t i;
+    json_t *a;
+    enum err rc = buf_add_str(
+        out,
+        "<div class=\"wide\"><table><tr><th>store</th><th>idle timeout</th><th>rounds</th>"
+        "<th>suspended</th><th>hit rate</th><th>amplification</th><th>TTFT P50, ms</th>"
+        "<th>P90, ms</th><th>restored</th><th>recomputed</th><th>relost</th><th>prefilled</th>"
+        "<th>kills</th><th>turns lost</th></tr>\n",
+        e);
+    json_array_foreach(arms, i, a)
+    {
+        char timeout[32] = "never";
+        if (rc)
+            return rc;
+        if (number(a, "timeout_ms") >= 0)
+            snprintf(timeout, sizeof timeout, "%.0f s", number(a, "timeout_ms") / 1e3);
+        rc = buf_printf(out, e,
+                        "<tr><td>%s</td><td>%s</td><td>%.0f</td><td>%.0f</td><td>%.2f %%</td>"
+                        "<td>%.2f</td><td>%.1f</td><td>%.1f</td><td>%.0f</td><td>%.0f</td>"
+                        "<td>%.0f</td><td>%.0f</td><td>%.0f</td><td>%.0f</td></tr>\n",
+                        forgets(a) ? "forgets" : "keeps", timeout, number(a, "rounds"),
+                        number(a, "suspended"), 100 * number(a, "hit_rate"),
+                        number(a, "amplification"), number(a, "ttft_p50_ms"),
+                        number(a, "ttft_p90_ms"), number(a, "restored"),
+                        number(a, "recomputed"), number(a, "relost"), number(a, "prefilled"),
+                        number(a, "kills"), number(a, "lost"));
+    }
+    return rc ? rc : buf_add_str(out, "</table></div>\n", e);
+}
+
+static enum err chart(struct buf *out, const json_t *arms, const char *field, const char *title,
+                      bool log_y, struct error *e)
+{
+    double x[2][MAX_ARMS], y[2][MAX_ARMS];
+    size_t n[2] = {0, 0}, i;
+    json_t *a;
+    json_array_foreach(arms, i, a)
+    {
+        const int k = forgets(a);
+        const double t = number(a, "timeout_ms") / 1e3;
+        if (n[k] == MAX_ARMS)
+            continue;
+        x[k][n[k]] = t < 0 ? NEVER_S : t;
+        y[k][n[k]++] = number(a, field);
+    }
+    const struct svg_line lines[] = {
+        {.name = "this store", .x = x[0], .y = y[0], .n = n[0]},
+        {.name = "cache that forgets", .x = x[1], .y = y[1], .n = n[1]}};
+    const struct svg_chart c = {.title = title,
+                                .x_name = "idle timeout, s (never at 1e6)",
+                                .y_name = field,
+                                .log_x = true,
+                                .log_y = log_y,
+                                .lines = lines,
+                                .n_lines = 2};
+    return svg_lines(out, &c, e);
+}
+
+static enum err write_page(struct buf *out, const json_t *results, struct error *e)
+{
+    const json_t *arms = json_object_get(results, "arms");
+    const char *trace = json_string_value(json_object_get(results, "trace"));
+    enum err rc = svg_page(out, "Replay by idle timeout", e);
+    if (!rc)
+        rc = buf_add_str(out, "<p>Trace ", e);
+    if (!rc)
+        rc = svg_text(out, trace ? trace : "", e);
+    if (!rc)
+        rc = buf_printf(out, e,
+                        ", lengths divided by %g. Hits: rounds that computed nothing again. "
+                        "Amplification: computed input tokens over new ones.</p>\n",
+                        number(results, "scale"));
+    if (!rc)
+        rc = table(out, arms, e);
+    if (!rc && json_array_size(arms) > 2) {
+        rc = chart(out, arms, "hit_rate", "Hit rate by idle timeout", false, e);
+        if (!rc)
+            rc = chart(out, arms, "amplification", "Prefill amplification by idle timeout",
+                       true, e);
+        if (!rc)
+            rc = chart(out, arms, "ttft_p90_ms", "Time to first token, P90", true, e);
+    }
+    return rc ? rc : svg_page_end(out, e);
+}
+
+enum err report_replay(const char *dir, const json_t *results, struct error *e)
+{
+    return report_write(dir, "replay.json", results, write_page, e);
+}

@@ -1,0 +1,164 @@
+/* replay on the demo checkpoint: a sweep of idle timeouts, kills, and traces that are none. */
+#include "tests/support/test.h"
+
+#include <fcntl.h>
+#include <stdbool.h>
+#include <sys/wait.h>
+
+#include "base/fs.h"
+#include "base/json.h"
+#include "base/spawn.h"
+#include "tests/support/tempdir.h"
+
+#define DEMO "examples/demo-model/checkpoint"
+
+struct bench {
+    char dir[TEMPDIR_BYTES], log[160], trace[160], out[160];
+};
+
+static void bench_make(struct bench *b)
+{
+    tempdir_make(b->dir);
+    snprintf(b->log, sizeof b->log, "%s/log", b->dir);
+    snprintf(b->trace, sizeof b->trace, "%s/trace.csv", b->dir);
+    snprintf(b->out, sizeof b->out, "%s/out", b->dir);
+}
+
+/* Runs `agentd-evals replay TRACE -m DEMO ...`; its exit code. */
+static int replay(const struct bench *b, const char *const *more)
+{
+    const char *argv[32] = {"agentd-evals", "replay", b->trace, "-m",    DEMO,
+                            "--work",       b->dir,   "-q",     "--out", b->out};
+    int n = 10, status = 0;
+    struct error e = {0};
+    for (; *more; more++)
+        argv[n++] = *more;
+    AUTO_FD int fd = open(b->log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    const struct spawn_fd fds[] = {{fd, 1}, {fd, 2}};
+    const struct spawn_options o = {.argv = argv, .fds = fds, .n_fds = 2};
+    struct spawn child = SPAWN_INIT;
+    assert_ok(spawn_start(&o, &child, &e), &e);
+    assert_ok(spawn_wait(&child, 58000, &status, &e), &e);
+    spawn_fini(&child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+static void write_trace(const struct bench *b, const char *text)
+{
+    struct error e = {0};
+    assert_ok(fs_write_atomic(b->trace, text, strlen(text), 0600, &e), &e);
+}
+
+static json_t *arms(const struct bench *b)
+{
+    static const struct json_limits limits = {.max_bytes = 1 << 24, .max_depth = 16};
+    char path[200];
+    struct error e = {0};
+    json_t *j = NULL;
+    AUTO(buf) struct buf text = BUF_INIT(1 << 24);
+    snprintf(path, sizeof path, "%s/replay.json", b->out);
+    assert_ok(fs_read_file(path, &text, &e), &e);
+    assert_ok(json_parse(buf_str(&text), text.len, &limits, &j, &e), &e);
+    return j;
+}
+
+static void expect(const struct bench *b, int code, int want)
+{
+    AUTO(buf) struct buf text = BUF_INIT(1 << 20);
+    struct error e = {0};
+    assert_ok(fs_read_file(b->log, &text, &e), &e);
+    if (code != want)
+        fail_msg("exit %d, want %d\n%s", code, want, buf_str(&text));
+}
+
+static double number(const json_t *o, const char *field)
+{
+    return json_number_value(json_object_get(o, field));
+}
+
+/* Waits of 10 s, 10 min, 10 s, 10 min: two of four rounds find nothing past a minute. */
+static const char four_waits[] =
+    "session_id,round_idx,prefix_len,input_len,output_len,tool_wait_after_ms\n"
+    "7,0,0,300,20,10000\n7,1,320,40,20,600000\n7,2,380,40,20,10000\n"
+    "7,3,440,40,20,600000\n7,4,500,40,20,0\n";
+
+static void a_sweep_counts_what_was_forgotten(void **state)
+{
+    (void)state;
+    struct bench b;
+    const char *const more[] = {"--idle-timeouts", "1m,never", "--verify", NULL};
+    bench_make(&b);
+    write_trace(&b, four_waits);
+    expect(&b, replay(&b, more), 0);
+    json_auto_t *all = arms(&b);
+    const json_t *list = json_object_get(all, "arms");
+    assert_int_equal(json_array_size(list), 4);
+    for (size_t i = 0; i < 4; i++) {
+        const json_t *a = json_array_get(list, i);
+        const bool lost = i == 1; /* the cache that forgets, with a timeout that passes */
+        assert_int_equal((int)number(a, "rounds"), 5);
+        assert_int_equal((int)number(a, "suspended"), i < 2 ? 2 : 0);
+        assert_int_equal((int)number(a, "hits"), lost ? 2 : 4);
+        assert_int_equal((int)number(a, "unequal"), 0);
+        assert_int_equal((int)number(a, "verified"), 1);
+        assert_int_equal((int)number(a, "lost"), 0);
+        if (lost)
+            assert_true(number(a, "amplification") > 1.5);
+        else
+            assert_true(number(a, "amplification") <= 1 && number(a, "relost") <= 0);
+        /* Only the store's own suspended rounds come back from SSD. */
+        assert_int_equal(number(a, "restored") > 0, i == 0);
+    }
+    tempdir_remove(b.dir);
+}
+
+static void kills_lose_nothing(void **state)
+{
+    (void)state;
+    struct bench b;
+    const char *kills = getenv("AGENTD_SLOW") ? "200" : "8";
+    const char *const more[] = {"--kills", kills, "--verify", NULL};
+    bench_make(&b);
+    write_trace(&b, four_waits);
+    expect(&b, replay(&b, more), 0);
+    json_auto_t *all = arms(&b);
+    const json_t *a = json_array_get(json_object_get(all, "arms"), 0);
+    assert_int_equal((int)number(a, "kills"), atoll(kills));
+    assert_true(number(a, "struck") > 0);
+    assert_int_equal((int)number(a, "acknowledged"), 5);
+    assert_int_equal((int)number(a, "lost"), 0);
+    assert_int_equal((int)number(a, "relost"), 0);
+    assert_int_equal((int)number(a, "unequal"), 0);
+    tempdir_remove(b.dir);
+}
+
+static void wrong_traces_and_options(void **state)
+{
+    (void)state;
+    struct bench b;
+    const char *const none[] = {NULL};
+    const char *const unit[] = {"--idle-timeouts", "5", NULL};
+    const char *const both[] = {"--kills", "1", "--socket", "/nonexistent", NULL};
+    bench_make(&b);
+    expect(&b, replay(&b, none), 4);
+    write_trace(&b, "session_id,round_idx\n1,2\n");
+    expect(&b, replay(&b, none), 8);
+    write_trace(&b, four_waits);
+    expect(&b, replay(&b, unit), 2);
+    expect(&b, replay(&b, both), 2);
+    tempdir_remove(b.dir);
+}
+
+int main(void)
+{
+    char absolute[4096];
+    const char *build = getenv("AGENTD_BUILD");
+    if (!realpath(build ? build : "build", absolute) || setenv("AGENTD_LIBEXEC", absolute, 1))
+        return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_sweep_counts_what_was_forgotten),
+        cmocka_unit_test(kills_lose_nothing),
+        cmocka_unit_test(wrong_traces_and_options),
+    };
+    return !!cmocka_run_group_tests(tests, NULL, NULL);
+}
