@@ -34,13 +34,16 @@ struct evals_verb {
 
 extern const struct command evals_list_command, evals_gen_command, evals_score_command,
     evals_run_command, evals_verify_resume_command,
-    evals_replay_command;
+    evals_replay_command, evals_report_command, evals_diff_command, evals_gate_command;
 int evals_list(int argc, char **argv);
 int evals_gen(int argc, char **argv);
 int evals_score(int argc, char **argv);
 int evals_run(int argc, char **argv);
 int evals_verify_resume(int argc, char **argv);
 int evals_replay(int argc, char **argv);
+int evals_report(int argc, char **argv);
+int evals_diff(int argc, char **argv);
+int evals_gate(int argc, char **argv);
 
 /* EVALS_GO_ON, or the exit code to end with: usage was printed, or what is wrong was said. */
 #define EVALS_GO_ON (-1)

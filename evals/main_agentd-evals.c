@@ -10,6 +10,9 @@ static const struct evals_verb verbs[] = {
     {&evals_gen_command, evals_gen},
     {&evals_run_command, evals_run},
     {&evals_score_command, evals_score},
+    {&evals_report_command, evals_report},
+    {&evals_diff_command, evals_diff},
+    {&evals_gate_command, evals_gate},
     {&evals_verify_resume_command, evals_verify_resume},
     {&evals_replay_command, evals_replay},
 };

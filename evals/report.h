@@ -10,6 +10,12 @@
 NODISCARD enum err report_resume(const char *dir, const json_t *results, struct error *e);
 NODISCARD enum err report_replay(const char *dir, const json_t *results, struct error *e);
 
+/* report.html and summary.md of a run that is scored (scores.jsonl, results.json; timings.jsonl
+ * if it is there). ERR_NOTFOUND without. */
+NODISCARD enum err report_run(const char *dir, struct error *e);
+/* results.json of a run, to be decref'd. */
+NODISCARD enum err report_results(const char *dir, json_t **out, struct error *e);
+
 /* Writes results as DIR/name and the page made of them as DIR/report.html. */
 typedef enum err report_page_fn(struct buf *out, const json_t *results, struct error *e);
 NODISCARD enum err report_write(const char *dir, const char *name, const json_t *results,

@@ -75,6 +75,7 @@ static enum err chart(struct buf *out, const json_t *arms, const char *field, co
                                 .y_name = field,
                                 .log_x = true,
                                 .log_y = log_y,
+                                .unit_y = !log_y,
                                 .lines = lines,
                                 .n_lines = 2};
     return svg_lines(out, &c, e);

@@ -65,10 +65,16 @@ enum err svg_page_end(struct buf *out, struct error *e)
 /* ---- line charts ------------------------------------------------------------------------ */
 
 struct axis {
-    double low, high; /* of values, or of their logarithms to base 10 */
+    double low, high; /* of values, or of their logarithms */
     double from, to;  /* where those two are drawn */
     bool log;
+    double base; /* of the logarithms and their ticks: x doubles, y has decades */
 };
+
+static double scaled(const struct axis *a, double v)
+{
+    return a->log ? log(v) / log(a->base) : v;
+}
 
 static bool usable(double v, bool log)
 {
@@ -77,7 +83,7 @@ static bool usable(double v, bool log)
 
 static double place(const struct axis *a, double v)
 {
-    const double t = ((a->log ? log10(v) : v) - a->low) / (a->high - a->low);
+    const double t = (scaled(a, v) - a->low) / (a->high - a->low);
     return a->from + t * (a->to - a->from);
 }
 
@@ -85,7 +91,7 @@ static void include(struct axis *a, double v)
 {
     if (!usable(v, a->log))
         return;
-    v = a->log ? log10(v) : v;
+    v = scaled(a, v);
     a->low = v < a->low ? v : a->low;
     a->high = v > a->high ? v : a->high;
 }
@@ -125,12 +131,12 @@ static enum err draw_ticks(struct buf *out, const struct axis *a, bool is_x, str
         const double v = ceil(a->low / step - 1e-9) * step + k * step;
         if (v > a->high + 1e-9 * step)
             break;
-        const double at = place(&(struct axis){a->low, a->high, a->from, a->to, false}, v);
-        const double shown = a->log ? pow(10, v) : fabs(v) < 1e-9 * step ? 0 : v;
+        const double at = place(&(struct axis){a->low, a->high, a->from, a->to, false, 0}, v);
+        const double shown = a->log ? pow(a->base, v) : fabs(v) < 1e-9 * step ? 0 : v;
         rc = is_x ? buf_printf(out, e,
                                "<line class=\"grid\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" "
                                "y2=\"%.1f\"/><text x=\"%.1f\" y=\"%.1f\" "
-                               "text-anchor=\"middle\">%.4g</text>\n",
+                               "text-anchor=\"middle\">%.7g</text>\n",
                                at, TOP, at, HEIGHT - BOTTOM, at, HEIGHT - BOTTOM + 15, shown)
                   : buf_printf(out, e,
                                "<line class=\"grid\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" "
@@ -219,8 +225,8 @@ static enum err frame(struct buf *out, const struct svg_chart *c, struct error *
 
 enum err svg_lines(struct buf *out, const struct svg_chart *c, struct error *e)
 {
-    struct axis x = {INFINITY, -INFINITY, LEFT, WIDTH - RIGHT, c->log_x};
-    struct axis y = {INFINITY, -INFINITY, HEIGHT - BOTTOM, TOP, c->log_y};
+    struct axis x = {INFINITY, -INFINITY, LEFT, WIDTH - RIGHT, c->log_x, 2};
+    struct axis y = {INFINITY, -INFINITY, HEIGHT - BOTTOM, TOP, c->log_y, 10};
     if (c->n_lines > SVG_MAX_LINES)
         return err_set(e, ERR_LIMIT, "a chart has at most %d lines", SVG_MAX_LINES);
     for (size_t k = 0; k < c->n_lines; k++)
@@ -235,6 +241,10 @@ enum err svg_lines(struct buf *out, const struct svg_chart *c, struct error *e)
         }
     close_axis(&x);
     close_axis(&y);
+    if (c->unit_y) {
+        y.low = 0;
+        y.high = 1;
+    }
     enum err rc = buf_printf(out, e,
                              "<svg width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" "
                              "role=\"img\">\n",
@@ -298,7 +308,8 @@ static size_t longest(const char *const *names, size_t n)
 
 enum err svg_heat(struct buf *out, const struct svg_heatmap *h, struct error *e)
 {
-    const double w = 34, high = 28, char_width = 6.2;
+    /* 35 columns are to fit on the page. */
+    const double w = h->n_columns > 28 ? 28 : 34, high = 28, char_width = 6.2;
     const double left = 34 + char_width * (double)longest(h->rows, h->n_rows);
     const double below = 14 + char_width * (double)longest(h->columns, h->n_columns);
     const double names = 7 * (double)(strlen(h->title) + 1);
@@ -335,4 +346,33 @@ enum err svg_heat(struct buf *out, const struct svg_heatmap *h, struct error *e)
     if (!rc)
         rc = label(out, at, h->row_name, e);
     return rc ? rc : buf_add_str(out, "</svg></div>\n", e);
+}
+
+/* ---- stages ----------------------------------------------------------------------------- */
+
+enum err svg_waterfall(struct buf *out, const char *title, const struct svg_bar *bars, size_t n,
+                       struct error *e)
+{
+    const double row = 22, left = 100, width = 460, end = n ? bars[n - 1].to : 0;
+    const double unit = end > 0 ? width / end : 0, height = TOP + row * (double)n + 6;
+    char at[96];
+    enum err rc = buf_printf(out, e,
+                             "<svg width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" "
+                             "role=\"img\">\n",
+                             WIDTH, height, WIDTH, height);
+    if (!rc)
+        rc = label(out, "class=\"title\" x=\"0\" y=\"14\"", title, e);
+    for (size_t i = 0; i < n && !rc; i++) {
+        const double y = TOP + row * (double)i, x = left + unit * bars[i].from;
+        const double w = unit * (bars[i].to - bars[i].from);
+        snprintf(at, sizeof at, "x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\"", left - 8, y + 12);
+        rc = label(out, at, bars[i].name, e);
+        if (!rc)
+            rc = buf_printf(out, e,
+                            "<rect class=\"f%zu\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" "
+                            "height=\"14\"/><text x=\"%.1f\" y=\"%.1f\">%.2f</text>\n",
+                            i % SVG_MAX_LINES, x, y, w > 1 ? w : 1, x + w + 6, y + 12,
+                            bars[i].to - bars[i].from);
+    }
+    return rc ? rc : buf_add_str(out, "</svg>\n", e);
 }

@@ -28,6 +28,7 @@ struct svg_line {
 struct svg_chart {
     const char *title, *x_name, *y_name;
     bool log_x, log_y; /* then values <= 0 are gaps */
+    bool unit_y;       /* from 0 to 1, whatever the values are */
     const struct svg_line *lines;
     size_t n_lines; /* at most SVG_MAX_LINES */
 };
@@ -46,5 +47,13 @@ struct svg_heatmap {
     const struct svg_cell *cells; /* [n_rows][n_columns] */
 };
 NODISCARD enum err svg_heat(struct buf *out, const struct svg_heatmap *h, struct error *e);
+
+/* Stages one behind the other. */
+struct svg_bar {
+    const char *name;
+    double from, to;
+};
+NODISCARD enum err svg_waterfall(struct buf *out, const char *title, const struct svg_bar *bars,
+                                 size_t n, struct error *e);
 
 #endif
