@@ -108,11 +108,10 @@ NODISCARD enum err namespace_open(struct store *st, enum store_encrypt encrypt,
  * at 0 again (tape and items are not touched). First its catalog rows and heads go. Then every
  * pack of it, known to the database or not, loses its superblock with the wrapped data key:
  * overwritten, synced, unlinked. Then its row gets a new uuid and data key, and the database
- * file and WAL forget the old one. From then on sealed extents are unreadable wherever copies of
- * their bytes may be; tagged ones were never secret and went with their files. After an error or
- * a crash in between, the packs that are left are still in use or are adopted at the next start;
- * call it again.
- * *n_packs (may be NULL): files erased. */
+ * file and WAL forget the old one. From then on sealed extents are unreadable wherever copies
+ * of their bytes may be; tagged ones were never secret and went with their files. After an
+ * error or a crash in between, the packs that are left are still in use or are adopted at the
+ * next start; call it again. *n_packs (may be NULL): files erased. */
 NODISCARD enum err namespace_erase(struct store *st, uint64_t *n_packs, struct error *e);
 
 #endif
