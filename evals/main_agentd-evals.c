@@ -8,6 +8,7 @@
 static const struct evals_verb verbs[] = {
     {&evals_list_command, evals_list},
     {&evals_gen_command, evals_gen},
+    {&evals_import_command, evals_import},
     {&evals_run_command, evals_run},
     {&evals_score_command, evals_score},
     {&evals_report_command, evals_report},
@@ -26,8 +27,9 @@ static void usage(FILE *f)
     for (size_t i = 0; i < N_VERBS; i++)
         fprintf(f, "  %-14s %s\n", verbs[i].command->name, verbs[i].command->summary);
     fprintf(f,
-            "\nExit codes: 0 done, 1 failed, 2 usage, 4 not found, 5 exists already, 7 limit, "
-            "8 damaged\nor malformed input, 10 incomplete, 11 provenance mismatch, 130 "
+            "\nExit codes: 0 done, 1 gate or other failure, 2 usage, 3 no daemon, 4 not found, "
+            "5 exists already,\n7 limit, 8 integrity or determinism violated, malformed input, "
+            "10 incomplete, 11 provenance mismatch, 130 "
             "interrupted.\n");
 }
 

@@ -154,6 +154,84 @@ static enum err score_ratio(const char *text, size_t n, const struct wordlist *a
                          want.n - n_prefix, &out->score, e);
 }
 
+/* ---- a letter, a number, a word -----------------------------------------------------------
+ */
+
+#define CHOICE_MARK "The correct answer is "
+
+/* The letter behind the first mark that one stands behind: in brackets, else without. 0: none.
+ */
+static char find_choice(const char *text, size_t n, bool bracketed)
+{
+    const char *end = text + n, *at = text;
+    const size_t n_mark = strlen(CHOICE_MARK);
+    while ((at = memmem(at, (size_t)(end - at), CHOICE_MARK, n_mark))) {
+        const char *p = at + n_mark;
+        at++;
+        if (bracketed && !(end - p >= 3 && p[0] == '(' && p[2] == ')'))
+            continue;
+        p += bracketed;
+        if (p < end && *p >= 'A' && *p <= 'D')
+            return *p;
+    }
+    return 0;
+}
+
+static enum err score_choice(const char *text, size_t n, const struct wordlist *answers,
+                             struct metric_result *out, struct error *e)
+{
+    AUTO(buf) struct buf plain = BUF_INIT(MAX_TEXT_BYTES);
+    size_t n_word;
+    const char *word = wordlist_at(answers, 0, &n_word);
+    enum err rc = OK;
+    for (size_t i = 0; i < n && !rc; i++)
+        if (text[i] != '*')
+            rc = buf_add_byte(&plain, (uint8_t)text[i], e);
+    if (rc)
+        return rc;
+    char letter = find_choice(buf_str(&plain), plain.len, true);
+    letter = letter ? letter : find_choice(buf_str(&plain), plain.len, false);
+    out->is_unparsable = !letter;
+    out->score = letter && n_word == 1 && *word == letter;
+    return OK;
+}
+
+static void score_first_int(const char *text, size_t n, const struct wordlist *answers,
+                            struct metric_result *out)
+{
+    size_t from = 0, n_word;
+    const char *word = wordlist_at(answers, 0, &n_word);
+    while (from < n && !(text[from] >= '0' && text[from] <= '9'))
+        from++;
+    size_t to = from;
+    while (to < n && text[to] >= '0' && text[to] <= '9')
+        to++;
+    out->is_unparsable = from == n;
+    out->score = from < n && n_word == to - from && !memcmp(word, text + from, n_word);
+}
+
+static enum err score_word(const char *text, size_t n, const struct wordlist *answers,
+                           struct metric_result *out, struct error *e)
+{
+    AUTO(pytext) struct pytext have = {NULL, 0};
+    AUTO(pytext) struct pytext want = {NULL, 0};
+    size_t n_word;
+    const char *word = wordlist_at(answers, 0, &n_word);
+    enum err rc = pytext_decode(text, n, &have, e);
+    if (!rc)
+        rc = pytext_decode(word, n_word, &want, e);
+    for (size_t i = 0, from = 0; i <= have.n && !rc; i++) {
+        const uint32_t c = i < have.n ? have.v[i] : ' ';
+        if (!pytext_is_space(c) && !(c < 0x80 && strchr(":\"'.,?!{}", (int)c)))
+            continue;
+        if (i > from && i - from == want.n &&
+            !memcmp(have.v + from, want.v, want.n * sizeof *want.v))
+            out->score = 1;
+        from = i + 1;
+    }
+    return rc;
+}
+
 enum err metric_score(enum suite_metric metric, const char *text, size_t n,
                       const struct wordlist *answers, struct metric_result *out,
                       struct error *e)
@@ -162,7 +240,7 @@ enum err metric_score(enum suite_metric metric, const char *text, size_t n,
     const char *rest = text;
     size_t n_rest = n;
     enum err rc = OK;
-    if (!answers->n || (metric == SUITE_RATIO && answers->n != 1))
+    if (!answers->n || (metric >= SUITE_RATIO && answers->n != 1))
         return err_set(e, ERR_INVAL, "score: %u answers", answers->n);
     pytext_strip(&rest, &n_rest);
     result.is_empty = !n_rest;
@@ -176,6 +254,15 @@ enum err metric_score(enum suite_metric metric, const char *text, size_t n,
         break;
     case SUITE_RATIO:
         rc = score_ratio(text, n, answers, &result, e);
+        break;
+    case SUITE_CHOICE:
+        rc = score_choice(text, n, answers, &result, e);
+        break;
+    case SUITE_FIRST_INT:
+        score_first_int(text, n, answers, &result);
+        break;
+    case SUITE_WORD:
+        rc = score_word(text, n, answers, &result, e);
         break;
     case SUITE_N_METRICS:
         return err_set(e, ERR_INVAL, "score: unknown metric");

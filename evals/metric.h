@@ -6,6 +6,10 @@
  * against the set of answers ratio                 MRCR's grade: difflib ratio on code points,
  * the required prefix cut off
  *
+ *   choice                extract_answer of LongBench v2's pred.py
+ *   first_int, word       InfiniteBench's scorers of passkey and number_string, and of
+ *                         kv_retrieval
+ *
  * tests/evals/make_metric_scores.py has the Python that they are tested against. */
 #ifndef EVALS_METRIC_H
 #define EVALS_METRIC_H

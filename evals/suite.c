@@ -7,8 +7,8 @@
 #include "base/fs.h"
 #include "engine/pyjson.h"
 
-const char *const suite_metric_names[SUITE_N_METRICS] = {"all_match", "any_match", "set_f1",
-                                                         "ratio"};
+const char *const suite_metric_names[SUITE_N_METRICS] = {
+    "all_match", "any_match", "set_f1", "ratio", "choice", "first_int", "word"};
 
 /* ---- writing ---------------------------------------------------------------------------- */
 

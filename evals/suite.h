@@ -34,6 +34,9 @@ enum suite_metric {
     SUITE_ANY_MATCH, /* 1 if it contains one of them */
     SUITE_SET_F1,    /* the bracket list on the last line against the set of answers */
     SUITE_RATIO,     /* the MRCR ratio against the one answer, whose prefix is required */
+    SUITE_CHOICE,    /* "The correct answer is (A)": that letter */
+    SUITE_FIRST_INT, /* the first run of digits */
+    SUITE_WORD,      /* one of the words, split at white space and punctuation */
     SUITE_N_METRICS
 };
 extern const char *const suite_metric_names[SUITE_N_METRICS];

@@ -63,6 +63,26 @@ def ratio(pred, answer):
     return difflib.SequenceMatcher(None, pred[len(prefix):], answer[len(prefix):]).ratio()
 
 
+def choice(pred, answer):  # LongBench v2, pred.py: extract_answer
+    pred = pred.replace("*", "")
+    found = re.search(r"The correct answer is \(([A-D])\)", pred)
+    found = found or re.search(r"The correct answer is ([A-D])", pred)
+    return 1.0 if found and found.group(1) == answer else 0.0
+
+
+def first_int(pred, answer):  # InfiniteBench, compute_scores.py: first_int_match
+    for item in re.split("[^0-9]", pred):
+        if item != "":
+            return 1.0 if item == answer else 0.0
+    return 0.0
+
+
+def word(pred, answer):  # InfiniteBench, compute_scores.py: get_score_one_kv_retrieval
+    for c in ["\n", ":", '"', "'", ".", ",", "?", "!", "{", "}"]:
+        pred = pred.replace(c, " ")
+    return 1.0 if answer in pred.split() else 0.0
+
+
 # ---- the texts; test_metric.c draws them the same way --------------------------------------------
 
 def draw_match(r):
@@ -103,6 +123,20 @@ def draw_ratio(r):
         else:
             pred = pred[:at] + new + pred[at + n:]
     return pred, [answer]
+
+
+CHOICE = ["The correct answer is (", "The correct answer is ", "the correct answer is (", "*", "A",
+          "B", "C", "E", ")", "**", "\n", " ", "(D)", "The correct answer is (A)", "x"]
+INTS = ["12", "7", " ", "a", "-", ".", "\n", "001", "\u0663", "0"]
+WORDS = ["abc-1", '"', ":", " ", "\n", "{", "xyz", ".", "\u00a0", ",", "\u2003", "}", "'", "!", "?",
+         "\u00e9", "\x1c", "("]
+
+
+def draw_from(pieces, refs):
+    def draw(r):
+        ref = refs[r.randrange(len(refs))]
+        return "".join(pieces[r.randrange(len(pieces))] for _ in range(r.randrange(9))), [ref]
+    return draw
 
 
 # ---- output ------------------------------------------------------------------------------------
@@ -153,3 +187,8 @@ emit("all_match_scores", 1, draw_match, all_match)
 emit("any_match_scores", 2, draw_match, any_match)
 emit("set_f1_scores", 3, draw_set, set_f1)
 emit("ratio_scores", 4, draw_ratio, lambda p, refs: ratio(p, refs[0]))
+emit("choice_scores", 5, draw_from(CHOICE, ["A", "B", "C", "D"]), lambda p, refs: choice(p, refs[0]))
+emit("first_int_scores", 6, draw_from(INTS, ["12", "7", "127", "001"]),
+     lambda p, refs: first_int(p, refs[0]))
+emit("word_scores", 7, draw_from(WORDS, ["abc-1", "xyz", "\u00e9", "abc-1xyz"]),
+     lambda p, refs: word(p, refs[0]))

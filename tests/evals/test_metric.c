@@ -183,6 +183,56 @@ static void draw_ratio(struct pyrandom *r, struct drawn *d)
 /* ---- comparing ----------------------------------------------------------------------------
  */
 
+static void draw_pieces(struct pyrandom *r, struct drawn *d, const char *const *refs,
+                        uint32_t n_refs, const char *const *pieces, uint32_t n_pieces)
+{
+    struct error e = {0};
+    const char *ref = refs[below(r, n_refs)];
+    assert_ok(wordlist_add(&d->refs, ref, strlen(ref), &e), &e);
+    for (uint32_t n = below(r, 9); n-- > 0;) {
+        const char *piece = pieces[below(r, n_pieces)];
+        add(&d->pred, piece, strlen(piece));
+    }
+}
+
+static void draw_choice(struct pyrandom *r, struct drawn *d)
+{
+    static const char *const refs[] = {"A", "B", "C", "D"};
+    static const char *const pieces[] = {"The correct answer is (",
+                                         "The correct answer is ",
+                                         "the correct answer is (",
+                                         "*",
+                                         "A",
+                                         "B",
+                                         "C",
+                                         "E",
+                                         ")",
+                                         "**",
+                                         "\n",
+                                         " ",
+                                         "(D)",
+                                         "The correct answer is (A)",
+                                         "x"};
+    draw_pieces(r, d, refs, COUNT(refs), pieces, COUNT(pieces));
+}
+
+static void draw_ints(struct pyrandom *r, struct drawn *d)
+{
+    static const char *const refs[] = {"12", "7", "127", "001"};
+    static const char *const pieces[] = {"12", "7",  " ",   "a",        "-",
+                                         ".",  "\n", "001", "\xd9\xa3", "0"};
+    draw_pieces(r, d, refs, COUNT(refs), pieces, COUNT(pieces));
+}
+
+static void draw_words(struct pyrandom *r, struct drawn *d)
+{
+    static const char *const refs[] = {"abc-1", "xyz", "\xc3\xa9", "abc-1xyz"};
+    static const char *const pieces[] = {
+        "abc-1", "\"",           ":", " ", "\n", "{", "xyz",      ".",    "\xc2\xa0",
+        ",",     "\xe2\x80\x83", "}", "'", "!",  "?", "\xc3\xa9", "\x1c", "("};
+    draw_pieces(r, d, refs, COUNT(refs), pieces, COUNT(pieces));
+}
+
 static void check_digest(struct hash *h, const char *want)
 {
     uint8_t digest[HASH_BYTES];
@@ -255,6 +305,19 @@ static void ratio_as_difflib(void **state)
 {
     (void)state;
     check(SUITE_RATIO, 4, draw_ratio, &ratio_scores);
+}
+
+static void choice_as_longbench(void **state)
+{
+    (void)state;
+    check(SUITE_CHOICE, 5, draw_choice, &choice_scores);
+}
+
+static void first_int_and_word_as_infinitebench(void **state)
+{
+    (void)state;
+    check(SUITE_FIRST_INT, 6, draw_ints, &first_int_scores);
+    check(SUITE_WORD, 7, draw_words, &word_scores);
 }
 
 /* ---- lower case ---------------------------------------------------------------------------
@@ -384,6 +447,8 @@ int main(void)
         cmocka_unit_test(any_match_as_ruler),
         cmocka_unit_test(set_f1_as_python),
         cmocka_unit_test(ratio_as_difflib),
+        cmocka_unit_test(choice_as_longbench),
+        cmocka_unit_test(first_int_and_word_as_infinitebench),
         cmocka_unit_test(lower_of_every_character),
         cmocka_unit_test(sigma_at_the_end_of_words),
         cmocka_unit_test(empty_and_unparsable_are_told_apart),
