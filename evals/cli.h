@@ -32,15 +32,16 @@ struct evals_verb {
     int (*run)(int argc, char **argv);
 };
 
-extern const struct command evals_import_command, evals_list_command, evals_gen_command,
-    evals_score_command, evals_run_command, evals_verify_resume_command, evals_replay_command,
-    evals_report_command, evals_diff_command, evals_gate_command;
+extern const struct command evals_record_command, evals_import_command, evals_list_command,
+    evals_gen_command, evals_score_command, evals_run_command, evals_verify_resume_command,
+    evals_replay_command, evals_report_command, evals_diff_command, evals_gate_command;
 int evals_list(int argc, char **argv);
 int evals_gen(int argc, char **argv);
 int evals_score(int argc, char **argv);
 int evals_import(int argc, char **argv);
 int evals_run(int argc, char **argv);
 int evals_verify_resume(int argc, char **argv);
+int evals_record(int argc, char **argv);
 int evals_replay(int argc, char **argv);
 int evals_report(int argc, char **argv);
 int evals_diff(int argc, char **argv);

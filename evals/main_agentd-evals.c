@@ -15,6 +15,7 @@ static const struct evals_verb verbs[] = {
     {&evals_diff_command, evals_diff},
     {&evals_gate_command, evals_gate},
     {&evals_verify_resume_command, evals_verify_resume},
+    {&evals_record_command, evals_record},
     {&evals_replay_command, evals_replay},
 };
 

@@ -35,7 +35,7 @@ enum err svg_page(struct buf *out, const char *title, struct error *e)
     if (!rc)
         rc = buf_add_str(
             out,
-            "</title>\n<style>\nbody{font:14px/1.5 system-ui,sans-serif;max-width:1100px;"
+            "</title>\n<style>\nbody{font:14px/1.5 system-ui,sans-serif;max-width:1400px;"
             "margin:2em auto;padding:0 1em;color:#1b1f24;background:#fff}\n"
             "h1{font-size:1.5em}h2{font-size:1.15em;margin-top:2em}\n"
             "table{border-collapse:collapse;font-variant-numeric:tabular-nums}\n"
