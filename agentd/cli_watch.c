@@ -72,6 +72,8 @@ static void on_progress(struct watch *w, const json_t *params)
 {
     AUTO(buf) struct buf line = BUF_INIT(1024);
     struct error e;
+    if (cli_int(params, "total") == 0)
+        return; /* a sign of life: tick() says more */
     w->heard_ms = now_ms();
     if (!cli_progress_line(params, &line, &e))
         show_status(w, buf_str(&line));

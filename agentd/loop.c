@@ -20,6 +20,7 @@
 #define BACKLOG 128
 #define STOP_MS 20000 /* longest time the clean end may take */
 #define STOP_LOOK_MS 5
+#define TICK_MS 1000
 #define N_SIGNALS 3
 
 struct loop {
@@ -27,7 +28,7 @@ struct loop {
     uv_pipe_t listener;
     uv_poll_t engine, store;
     uv_signal_t signals[N_SIGNALS]; /* each ends the daemon as `daemon/shutdown` does */
-    uv_timer_t stopping;
+    uv_timer_t stopping, tick;
     uint64_t stop_ns;
     int n_open; /* handles that were initialised */
 };
@@ -102,6 +103,15 @@ static void on_store(uv_poll_t *p, int status, int events)
     store_thread_drain(l->daemon->store);
 }
 
+static void on_tick(uv_timer_t *timer)
+{
+    const struct loop *l = timer->data;
+
+    for (const struct live *s = l->daemon->sessions; s; s = s->next)
+        if (s->turn)
+            turn_tick(s->turn);
+}
+
 /* ---- the end ---------------------------------------------------------------------- */
 
 /* Until nothing is under way any more. */
@@ -172,12 +182,13 @@ static enum err start(struct loop *l, int fd, struct error *e)
     int own = fcntl(fd, F_DUPFD_CLOEXEC, 0), rc; /* uv closes what it is given */
 
     uv_timer_init(d->loop, &l->stopping);
+    uv_timer_init(d->loop, &l->tick);
     for (size_t i = 0; i < N_SIGNALS; i++) {
         uv_signal_init(d->loop, &l->signals[i]);
         l->signals[i].data = l;
     }
     uv_pipe_init(d->loop, &l->listener, 0);
-    l->stopping.data = l->listener.data = l;
+    l->stopping.data = l->tick.data = l->listener.data = l;
     if (own < 0)
         return err_set(e, ERR_IO, "socket");
     if ((rc = uv_pipe_open(&l->listener, own))) {
@@ -193,6 +204,7 @@ static enum err start(struct loop *l, int fd, struct error *e)
     l->engine.data = l->store.data = l;
     uv_poll_start(&l->engine, UV_READABLE, on_engine);
     uv_poll_start(&l->store, UV_READABLE, on_store);
+    uv_timer_start(&l->tick, on_tick, TICK_MS, TICK_MS);
     watch_signals(l);
     return OK;
 }
@@ -222,6 +234,7 @@ void loop_run(struct loop *l)
     uv_poll_stop(&l->engine);
     uv_poll_stop(&l->store);
     uv_timer_stop(&l->stopping);
+    uv_timer_stop(&l->tick);
 }
 
 static void close_handle(uv_handle_t *h, void *arg)

@@ -90,7 +90,8 @@
  *                       offset in bytes of its UTF-8; the item's event holds the whole
  *   session/state       {sessionId, state, reason?}: also those too short for the tape
  *   session/progress    {sessionId, phase, done, total, resident, restored, recomputed,
- *                       replayed, tokPerSec, etaMs}
+ *                       replayed, tokPerSec, etaMs}; at the latest after 5 s of a turn again,
+ *                       with total 0 and the state as phase where nothing is counted
  *   session/cut         {sessionId, seq, kept:{id, name}}: the session was rewound to seq, or
  *                       compacted (then seq is the newest); later events follow seq
  *   gap                 {sessionId}: deltas, states or progress were dropped for this reader

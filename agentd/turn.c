@@ -11,6 +11,7 @@
 #include "base/log.h"
 
 #define PROGRESS_NS UINT64_C(100000000)
+#define SILENCE_NS UINT64_C(5000000000)
 
 /* ---- the table -------------------------------------------------------------------- */
 
@@ -403,24 +404,44 @@ void turn_repeat_news(const struct turn *t, struct subscription *to)
 
 /* ---- small news ------------------------------------------------------------------- */
 
+static void send_progress(struct turn *t, double rate)
+{
+    const char *phase = t->progress.phase;
+    uint64_t left = t->progress.total - t->progress.done;
+
+    t->progress_ns = daemon_now_ns(t->session->daemon);
+    events_ephemeral(t->session, "session/progress",
+                     json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I}", "phase",
+                               phase ? phase : live_state_name(t->session->state), "done",
+                               (json_int_t)t->progress.done, "total",
+                               (json_int_t)t->progress.total, "resident",
+                               (json_int_t)t->ledger.resident, "restored",
+                               (json_int_t)t->ledger.restored, "recomputed",
+                               (json_int_t)t->ledger.recomputed, "replayed",
+                               (json_int_t)t->ledger.replayed, "tokPerSec", rate, "etaMs",
+                               (json_int_t)(rate > 0 ? (double)left * 1e3 / rate : 0)));
+}
+
 void turn_progress(struct turn *t, const char *phase, uint64_t done, uint64_t total,
                    uint64_t t0_ns)
 {
     uint64_t now = daemon_now_ns(t->session->daemon);
 
+    t->progress = (struct turn_progress_seen){.phase = phase, .done = done, .total = total};
     if (now - t->progress_ns < PROGRESS_NS && done < total)
         return;
-    t->progress_ns = now;
     double s = (double)(now - t0_ns) / 1e9;
-    double rate = s > 0 ? (double)done / s : 0;
-    events_ephemeral(
-        t->session, "session/progress",
-        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I}", "phase", phase, "done",
-                  (json_int_t)done, "total", (json_int_t)total, "resident",
-                  (json_int_t)t->ledger.resident, "restored", (json_int_t)t->ledger.restored,
-                  "recomputed", (json_int_t)t->ledger.recomputed, "replayed",
-                  (json_int_t)t->ledger.replayed, "tokPerSec", rate, "etaMs",
-                  (json_int_t)(rate > 0 ? (double)(total - done) * 1e3 / rate : 0)));
+    send_progress(t, s > 0 ? (double)done / s : 0);
+    if (done == total)
+        t->progress = (struct turn_progress_seen){0}; /* what comes next is another phase */
+}
+
+void turn_tick(struct turn *t)
+{
+    uint64_t heard = t->progress_ns > t->created_ns ? t->progress_ns : t->created_ns;
+
+    if (daemon_now_ns(t->session->daemon) - heard >= SILENCE_NS)
+        send_progress(t, 0);
 }
 
 void turn_say_error(struct live *s, const struct error *e)

@@ -74,6 +74,10 @@ void turn_repeat_news(const struct turn *t, struct subscription *to);
 void turn_say_error(struct live *s, const struct error *e);
 /* Bytes of a state commit, for the ledger of the turn (or of the last one). */
 void turn_count_written(struct live *s, uint64_t bytes);
+/* By a timer, every second: who has heard no session/progress for 5 s hears the last one again,
+ * or, where nothing is counted, the state with total 0. A step of the model that takes long
+ * calls nobody back; so a silent daemon is a dead one. */
+void turn_tick(struct turn *t);
 /* End of the input segment in work, 0: none. */
 uint64_t turn_input_end(const struct turn *t);
 /* The process is about to end: tools are stopped, nothing is committed for them. */

@@ -169,6 +169,10 @@ struct turn {
     struct ledger ledger;
     uint64_t created_ns;
     uint64_t progress_ns; /* last session/progress */
+    struct turn_progress_seen {
+        const char *phase; /* constant; NULL: none is under way */
+        uint64_t done, total;
+    } progress; /* of a phase that is counted */
 };
 
 /* ---- turn.c ----------------------------------------------------------------------- */

@@ -86,7 +86,7 @@ static void check_imports(const struct daemon_fixture *d, const char *name, cons
     }
 }
 
-static void test_running_resumed_and_imported_are_equal(void **state)
+static void test_opencode_38157_claude_code_43144_running_resumed_imported(void **state)
 {
     (void)state;
     struct daemon_fixture d;
@@ -259,7 +259,7 @@ static void parts_init(struct parts *p)
 }
 
 /* One kind each; tests/sessions/test_bundle.c has all of them. */
-static void test_hostile_bundles(void **state)
+static void test_agent_os_678_xagent_420_hostile_bundles(void **state)
 {
     (void)state;
     struct daemon_fixture d;
@@ -323,9 +323,9 @@ static void test_hostile_bundles(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_running_resumed_and_imported_are_equal),
+        cmocka_unit_test(test_opencode_38157_claude_code_43144_running_resumed_imported),
         cmocka_unit_test(test_state_goes_along),
-        cmocka_unit_test(test_hostile_bundles),
+        cmocka_unit_test(test_agent_os_678_xagent_420_hostile_bundles),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -201,7 +201,7 @@ static void test_antirez_ds4_333_in_prefill(void **state)
     stage_close(&s);
 }
 
-static void test_generating(void **state)
+static void test_claude_code_21726_openclaw_84430_in_thinking(void **state)
 {
     (void)state;
     struct stage s;
@@ -414,7 +414,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_antirez_ds4_333_in_prefill),
-        cmocka_unit_test(test_generating),
+        cmocka_unit_test(test_claude_code_21726_openclaw_84430_in_thinking),
         cmocka_unit_test(test_llama_cpp_24496_while_the_model_stalls),
         cmocka_unit_test(test_tool),
         cmocka_unit_test(test_requires_action),

@@ -240,14 +240,14 @@ static void check_model(const char *model, const char *between)
     daemon_remove(&d);
 }
 
-static void test_bytes(void **state)
+static void test_llama_cpp_24382_26273_transformers_29279_47822_bytes(void **state)
 {
     (void)state;
     check_model(NULL, " ");
     check_model(NULL, ""); /* one behind the other, without a border */
 }
 
-static void test_a_tiny(void **state)
+static void test_llama_cpp_24382_26273_transformers_29279_47822_a_tiny(void **state)
 {
     (void)state;
     check_model("tests/golden/a_tiny/model", " ");
@@ -257,8 +257,8 @@ static void test_a_tiny(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_a_tiny),
+        cmocka_unit_test(test_llama_cpp_24382_26273_transformers_29279_47822_bytes),
+        cmocka_unit_test(test_llama_cpp_24382_26273_transformers_29279_47822_a_tiny),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }

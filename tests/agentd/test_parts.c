@@ -186,7 +186,7 @@ static void leave_dead_socket(const char *path)
     close(fd);
 }
 
-static void test_socket_placement(void **state)
+static void test_spexcode_30_socket_placement(void **state)
 {
     (void)state;
     char dir[TEMPDIR_BYTES], path[256], longer[300];
@@ -278,7 +278,7 @@ int main(void)
         cmocka_unit_test(test_ledger),
         cmocka_unit_test(test_names_are_slugs),
         cmocka_unit_test(test_session_parameters),
-        cmocka_unit_test(test_socket_placement),
+        cmocka_unit_test(test_spexcode_30_socket_placement),
         cmocka_unit_test(test_only_our_own_socket_is_removed),
         cmocka_unit_test(test_text_of_any_bytes),
     };

@@ -664,7 +664,7 @@ static void raw_drain(int fd, const char *mark, json_int_t *events, int *gaps)
     fclose(f);
 }
 
-static void test_ds4_222_a_reader_that_stops_blocks_nobody(void **state)
+static void test_a_reader_that_stops_blocks_nobody(void **state)
 {
     (void)state;
     struct daemon_fixture d;
@@ -701,6 +701,43 @@ static void test_ds4_222_a_reader_that_stops_blocks_nobody(void **state)
     assert_true(events > 12);
     assert_int_equal(gaps, 1);
     close(fd);
+    client_free(c);
+    daemon_remove(&d);
+}
+
+/* ---- silence ---------------------------------------------------------------------- */
+
+struct pulse {
+    int n;
+    char phase[32];
+};
+
+static void on_pulse(void *user, const char *method, const json_t *params)
+{
+    struct pulse *p = user;
+    if (strcmp(method, "session/progress") != 0)
+        return;
+    p->n++;
+    snprintf(p->phase, sizeof p->phase, "%s", text_of(params, "phase"));
+}
+
+/* The model's thread is in one long step and calls nobody back: a timer tells that the daemon
+ * lives, to those who came before and to those who come now. */
+static void test_antirez_ds4_222_a_stalled_model_is_not_silent(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    struct pulse p = {0};
+    char id[27];
+    daemon_make(&d, "{\"text\":\"ok</think>x" EOS "\",\"stall_ms\":60000}\n");
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, on_pulse, &p);
+    daemon_session(&d, c, NULL, id);
+    daemon_prompt(c, id, "go");
+    json_decref(daemon_call(c, "session/attach", json_pack("{s:s}", "id", id)));
+    for (int i = 0; i < 1000 && strcmp(p.phase, "generating") != 0; i++)
+        (void)!client_poll(c, 20, NULL);
+    assert_string_equal(p.phase, "generating");
     client_free(c);
     daemon_remove(&d);
 }
@@ -755,7 +792,7 @@ static void test_odd_lines(void **state)
     daemon_remove(&d);
 }
 
-static void test_second_daemon_leaves_the_first_alone(void **state)
+static void test_hermes_73721_second_daemon_leaves_the_first_alone(void **state)
 {
     (void)state;
     struct daemon_fixture d, other_one;
@@ -807,9 +844,10 @@ int main(void)
         cmocka_unit_test(test_cancel_while_stalled),
         cmocka_unit_test(test_approval),
         cmocka_unit_test(test_client_tool),
-        cmocka_unit_test(test_ds4_222_a_reader_that_stops_blocks_nobody),
+        cmocka_unit_test(test_a_reader_that_stops_blocks_nobody),
+        cmocka_unit_test(test_antirez_ds4_222_a_stalled_model_is_not_silent),
         cmocka_unit_test(test_odd_lines),
-        cmocka_unit_test(test_second_daemon_leaves_the_first_alone),
+        cmocka_unit_test(test_hermes_73721_second_daemon_leaves_the_first_alone),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
