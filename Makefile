@@ -207,7 +207,7 @@ PREFIX ?= /usr/local
 install: all ## binaries and man pages below DESTDIR and PREFIX (/usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin
 	$(if $(BINS),install $(BINS) $(DESTDIR)$(PREFIX)/bin)
-	for section in 1 5 7; do for page in docs/*.$$section; do [ ! -f "$$page" ] || \
+	for section in 1 5 7 8; do for page in docs/*.$$section; do [ ! -f "$$page" ] || \
 	    install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man$$section "$$page"; done; done
 
 clean: ## remove build/

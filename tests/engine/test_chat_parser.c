@@ -306,7 +306,7 @@ static void check_fault(const struct tokenizer *t, const struct fault *f)
     assert_same(&whole, &r, f->input);
 }
 
-static void test_faults(void **state)
+static void test_vllm_53227_sglang_40236_llama_cpp_28612_generic_agent_804_faults(void **state)
 {
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
         check_fault(*state, &faults[i]);
@@ -709,7 +709,7 @@ static int close_golden(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_vllm_53227_sglang_40236_llama_cpp_28612_generic_agent_804_faults),
         cmocka_unit_test(test_plain_spellings_are_text),
         cmocka_unit_test(test_eos),
         cmocka_unit_test(test_borders),

@@ -419,7 +419,7 @@ static void dry_run_changes_nothing(void **state)
     assert_int_equal(n_sessions(w->b.st), 0);
 }
 
-static void redacted_is_for_reading(void **state)
+static void claude_code_86707_redacted_is_for_reading(void **state)
 {
     struct world *w = *state;
     AUTO(buf) struct buf tar = BUF_INIT(1 << 26);
@@ -828,7 +828,7 @@ int main(void)
         T(compacted_sessions_keep_their_log),
         T(empty_and_twice),
         T(dry_run_changes_nothing),
-        T(redacted_is_for_reading),
+        T(claude_code_86707_redacted_is_for_reading),
         T(files_are_private_and_whole),
         T(good_by_hand),
         T(bad_manifests),

@@ -259,7 +259,7 @@ static void what_was_hidden_comes_back(void **state)
 
 /* ---- snippets ---------------------------------------------------------------------------- */
 
-static void secrets_do_not_show(void **state)
+static void claude_code_86707_secrets_do_not_show(void **state)
 {
     struct search_test *t = *state;
     struct hits h;
@@ -409,7 +409,7 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(what_was_hidden_comes_back, setup, teardown),
         cmocka_unit_test_setup_teardown(a_purge_leaves_no_word, setup, teardown),
-        cmocka_unit_test_setup_teardown(secrets_do_not_show, setup, teardown),
+        cmocka_unit_test_setup_teardown(claude_code_86707_secrets_do_not_show, setup, teardown),
         cmocka_unit_test_setup_teardown(snippets_are_cut_on_characters, setup, teardown),
         cmocka_unit_test_setup_teardown(damage_stops_nobody, setup, teardown),
         cmocka_unit_test_setup_teardown(a_search_mends, setup, teardown),

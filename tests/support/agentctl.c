@@ -9,14 +9,14 @@
 
 #define MAX_ARGS 24
 
-/* The binary beside the running test: BUILD/tests/FOLDER/test_NAME. */
-static void find_agentctl(char *path, size_t cap)
+/* A binary beside the running test: BUILD/tests/FOLDER/test_NAME. */
+static void find_beside(const char *program, char *path, size_t cap)
 {
     char self[4096];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     assert_true(n > 0);
     self[n] = 0;
-    snprintf(path, cap, "%s/agentctl", dirname(dirname(dirname(self))));
+    snprintf(path, cap, "%s/%s", dirname(dirname(dirname(self))), program);
 }
 
 static int temp_file(void)
@@ -28,12 +28,12 @@ static int temp_file(void)
     return fd;
 }
 
-struct agentctl_run agentctl_start(const char *const *argv)
+static struct agentctl_run start(const char *program, const char *const *argv)
 {
-    const char *args[MAX_ARGS] = {"agentctl"};
+    const char *args[MAX_ARGS] = {program};
     char path[4200];
     struct agentctl_run run = {.out = temp_file(), .err = temp_file()};
-    find_agentctl(path, sizeof path);
+    find_beside(program, path, sizeof path);
     for (size_t i = 0; argv[i] && i < MAX_ARGS - 2; i++)
         args[i + 1] = argv[i];
     run.pid = fork();
@@ -46,6 +46,11 @@ struct agentctl_run agentctl_start(const char *const *argv)
     dup2(run.err, 2);
     execv(path, (char *const *)(uintptr_t)args);
     _exit(99);
+}
+
+struct agentctl_run agentctl_start(const char *const *argv)
+{
+    return start("agentctl", argv);
 }
 
 static void read_back(int fd, char *text)
@@ -70,6 +75,18 @@ const struct agentctl_ran *agentctl_finish(struct agentctl_run *run)
 const struct agentctl_ran *agentctl_run(const char *const *argv)
 {
     struct agentctl_run run = agentctl_start(argv);
+    return agentctl_finish(&run);
+}
+
+const struct agentctl_ran *agentd_run(const char *const *argv)
+{
+    struct agentctl_run run = start("agentd", argv);
+    return agentctl_finish(&run);
+}
+
+const struct agentctl_ran *example_run(const char *program, const char *const *argv)
+{
+    struct agentctl_run run = start(program, argv);
     return agentctl_finish(&run);
 }
 

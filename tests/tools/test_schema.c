@@ -165,7 +165,7 @@ static void test_too_deep(void **state)
     json_decref(any);
 }
 
-static void test_too_large(void **state)
+static void test_llama_cpp_27619_12196_25895_too_large(void **state)
 {
     (void)state;
     struct error e;
@@ -298,10 +298,14 @@ static void test_modes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_checks),        cmocka_unit_test(test_declarations),
-        cmocka_unit_test(test_too_deep),      cmocka_unit_test(test_too_large),
-        cmocka_unit_test(test_too_much_work), cmocka_unit_test(test_registry),
-        cmocka_unit_test(test_functions),     cmocka_unit_test(test_tool_check),
+        cmocka_unit_test(test_checks),
+        cmocka_unit_test(test_declarations),
+        cmocka_unit_test(test_too_deep),
+        cmocka_unit_test(test_llama_cpp_27619_12196_25895_too_large),
+        cmocka_unit_test(test_too_much_work),
+        cmocka_unit_test(test_registry),
+        cmocka_unit_test(test_functions),
+        cmocka_unit_test(test_tool_check),
         cmocka_unit_test(test_modes),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
