@@ -33,7 +33,10 @@ static struct agentctl_run start(const char *program, const char *const *argv)
     const char *args[MAX_ARGS] = {program};
     char path[4200];
     struct agentctl_run run = {.out = temp_file(), .err = temp_file()};
-    find_beside(program, path, sizeof path);
+    if (program[0] == '/')
+        snprintf(path, sizeof path, "%s", program);
+    else
+        find_beside(program, path, sizeof path);
     for (size_t i = 0; argv[i] && i < MAX_ARGS - 2; i++)
         args[i + 1] = argv[i];
     run.pid = fork();
@@ -84,7 +87,7 @@ const struct agentctl_ran *agentd_run(const char *const *argv)
     return agentctl_finish(&run);
 }
 
-const struct agentctl_ran *example_run(const char *program, const char *const *argv)
+const struct agentctl_ran *program_run(const char *program, const char *const *argv)
 {
     struct agentctl_run run = start(program, argv);
     return agentctl_finish(&run);

@@ -25,9 +25,10 @@ const struct agentctl_ran *agentctl_finish(struct agentctl_run *run);
 const struct agentctl_ran *agentctl_run(const char *const *argv);
 #define AGENTCTL(...) agentctl_run((const char *const[]){__VA_ARGS__, NULL})
 
-/* The same for agentd, and for another program of the build ("examples/chat"). */
+/* The same for agentd, and for another program: of the build ("examples/chat"), or a path from
+ * the root. */
 const struct agentctl_ran *agentd_run(const char *const *argv);
-const struct agentctl_ran *example_run(const char *program, const char *const *argv);
+const struct agentctl_ran *program_run(const char *program, const char *const *argv);
 
 /* Fails the test, with the whole text, if `part` is not in it, or is. */
 void assert_has(const char *text, const char *part);
