@@ -40,8 +40,8 @@ void restore_free(struct restore *r)
 {
     if (!r)
         return;
-    tape_fini(&r->tape);
     head_plan_free(r->plan);
+    tape_fini(&r->tape); /* the plan borrows from it */
     free(r->tip);
     free(r);
 }
@@ -315,9 +315,10 @@ static enum err choose(struct restore *r, struct store *st, struct error *e)
     enum err rc = OK;
 
     if (!r->no_tip)
-        rc = head_find(st, r->session->id, r->layout, r->limit, HEAD_TIP, &tip, e);
+        rc = head_find_on(st, r->session->id, r->layout, &r->tape, r->limit, HEAD_TIP, &tip, e);
     if (!rc)
-        rc = head_find(st, r->session->id, r->layout, r->limit, HEAD_ROWS, &rows, e);
+        rc = head_find_on(st, r->session->id, r->layout, &r->tape, r->limit, HEAD_ROWS, &rows,
+                          e);
     if (rc) {
         head_plan_free(tip);
         return rc;

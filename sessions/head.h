@@ -83,7 +83,8 @@ struct head_plan {
     enum head_source source;
     uint64_t n_bytes;         /* that a restore reads */
     struct head_chain *chain; /* private from here: what was found, */
-    uint32_t *ids;            /* the tape's first n_tokens, as */
+    const uint32_t *ids;      /* the tape's first n_tokens, */
+    uint32_t *own_ids;        /* unless they are the caller's tape, as */
     int64_t strand;           /* this one has them, */
     uint64_t n_changes;       /* rows written to the database before it, */
     uint64_t n_collections;   /* runs of gc before it */
@@ -96,6 +97,13 @@ void head_plan_free(struct head_plan *p);
 NODISCARD enum err head_find(struct store *st, const char *session,
                              const struct state_layout *layout, uint64_t position,
                              enum head_want want, struct head_plan **out, struct error *e);
+/* The same on the session's tape as tape_load gave it, which must outlive the plan: for a
+ * caller that needs the tape anyway, or looks more than once. */
+struct tape;
+NODISCARD enum err head_find_on(struct store *st, const char *session,
+                                const struct state_layout *layout, const struct tape *tape,
+                                uint64_t position, enum head_want want, struct head_plan **out,
+                                struct error *e);
 
 /* ---- restoring --------------------------------------------------------------------------- */
 

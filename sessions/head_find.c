@@ -16,19 +16,18 @@
 struct find {
     struct store *st;
     const struct state_layout *l;
-    int64_t session, strand; /* num; */
-    struct tape tape;
+    int64_t session; /* num */
+    const struct tape *tape;
     uint64_t position; /* wanted */
     int64_t layout;
     uint8_t root[HASH_BYTES];
-    uint8_t *keys; /* HASH_BYTES for each full block of [0, position) */
+    uint8_t *keys; /* HASH_BYTES for each full block of [0, position); NULL: not needed yet */
     struct head_chain best;
     enum head_source source;
 };
 
 static void find_fini(struct find *f)
 {
-    tape_fini(&f->tape);
     free(f->keys);
     head_chain_fini(&f->best);
 }
@@ -40,43 +39,67 @@ void head_plan_free(struct head_plan *p)
     if (p->chain)
         head_chain_fini(p->chain);
     free(p->chain);
-    free(p->ids);
+    free(p->own_ids);
     free(p);
 }
 
-/* ---- keys -------------------------------------------------------------------------------- */
+/* ---- keys --------------------------------------------------------------------------------
 
-static enum err make_keys(struct find *f, struct error *e)
+ * Hashing a long tape is most of what a search costs, and the session's own head spares it: the
+ * keys of its blocks are in the catalog, under tags. Whether the head is this tape's is not
+ * decided by them but by head_restore, which compares every token id. So keys are computed only
+ * to look for what others left, and then only behind the own blocks. */
+
+/* Full blocks at the beginning of a chain; the last is *last (NULL: none). */
+static size_t full_blocks(const struct find *f, const struct head_chain *c,
+                          const struct chain_piece **last)
+{
+    size_t n = 0;
+    *last = NULL;
+    while (n < c->n_pieces && c->pieces[n].kind == PIECE_BLOCK &&
+           c->pieces[n].used == (n + 1) * f->st->block_tokens)
+        *last = &c->pieces[n++];
+    return n;
+}
+
+static enum err need_keys(struct find *f, struct error *e)
 {
     uint32_t b = f->st->block_tokens;
     size_t n = (size_t)(f->position / b);
+    const struct chain_piece *last;
+    if (f->keys)
+        return OK;
     f->keys = malloc((n + 1) * HASH_BYTES);
     if (!f->keys)
         return err_set(e, ERR_NOMEM, "find state: out of memory");
-    const uint8_t *parent = f->root;
-    for (size_t i = 0; i < n; i++) {
+    size_t n_own = full_blocks(f, &f->best, &last);
+    for (size_t i = 0; i < n_own; i++)
+        memcpy(f->keys + i * HASH_BYTES, f->best.pieces[i].key, HASH_BYTES);
+    const uint8_t *parent = last ? last->key : f->root;
+    for (size_t i = n_own; i < n; i++) {
         uint8_t *key = f->keys + i * HASH_BYTES;
-        identity_block(f->st->space.identity_key, parent, f->tape.ids + i * b, b, key);
+        identity_block(f->st->space.identity_key, parent, f->tape->ids + i * b, b, key);
         parent = key;
     }
     return OK;
 }
 
-/* Key of the first n blocks. */
+/* Key of the first n blocks, once there are keys. */
 static const uint8_t *key_behind(const struct find *f, size_t n)
 {
     return n ? f->keys + (n - 1) * HASH_BYTES : f->root;
 }
 
-/* The key that a tip for the first `position` tokens of this tape must have. */
-static void tip_key(const struct find *f, uint64_t position, uint8_t out[HASH_BYTES])
+/* The key that a tip for the first `position` tokens of this tape must have, behind the block
+ * with this key. */
+static void tip_key(const struct find *f, uint64_t position, const uint8_t *block,
+                    uint8_t out[HASH_BYTES])
 {
     uint8_t shape[HASH_BYTES];
-    uint64_t blocks = position / f->st->block_tokens;
     uint64_t rest = position % f->st->block_tokens;
-    identity_shape(f->st->space.identity_key, &f->tape.view, position, NULL, shape);
-    identity_tip(f->st->space.identity_key, key_behind(f, (size_t)blocks),
-                 f->tape.ids + (position - rest), (uint32_t)rest, shape, out);
+    identity_shape(f->st->space.identity_key, &f->tape->view, position, NULL, shape);
+    identity_tip(f->st->space.identity_key, block, f->tape->ids + (position - rest),
+                 (uint32_t)rest, shape, out);
 }
 
 /* ---- choosing ---------------------------------------------------------------------------- */
@@ -123,7 +146,7 @@ static bool keys_match(const struct find *f, const struct head_chain *c)
     return true;
 }
 
-/* Adds the tip to a chain that ends exactly where it stands, if it is this tape's. */
+/* Adds the tip to an own chain that ends exactly where it stands, if it is this tape's. */
 static enum err add_tip(struct find *f, struct head_chain *c, int64_t id, struct error *e)
 {
     struct tip_row tip;
@@ -133,7 +156,10 @@ static enum err add_tip(struct find *f, struct head_chain *c, int64_t id, struct
         return rc == ERR_NOTFOUND || rc == ERR_CORRUPT ? OK : rc;
     if (tip.x.damaged || tip.x.layout != f->layout || tip.position != c->position)
         return OK;
-    tip_key(f, tip.position, key);
+    const struct chain_piece *last;
+    if (full_blocks(f, c, &last) != tip.position / f->st->block_tokens)
+        return OK;
+    tip_key(f, tip.position, last ? last->key : f->root, key);
     if (memcmp(key, tip.key, sizeof key) == 0)
         c->tip = tip;
     return OK;
@@ -152,8 +178,6 @@ static enum err try_own(struct find *f, int age, enum head_want want, struct err
     uint64_t end = head.position < f->position ? head.position : f->position;
     if ((rc = chain_load(f->st, f->layout, head.block, head.tail, end, &c, e)))
         return rc;
-    if (!keys_match(f, &c))
-        return OK;
     if ((rc = add_tip(f, &c, head.tip, e)))
         return rc;
     if (want == HEAD_TIP && !c.tip.x.id)
@@ -169,7 +193,7 @@ static enum err try_tip_at(struct find *f, uint64_t position, struct error *e)
     uint8_t key[HASH_BYTES];
     struct tip_row tip;
     bool found;
-    tip_key(f, position, key);
+    tip_key(f, position, key_behind(f, (size_t)(position / f->st->block_tokens)), key);
     enum err rc = tip_find(f->st, f->layout, key, f->l->numerics, &tip, &found, e);
     if (rc || !found)
         return rc;
@@ -187,10 +211,12 @@ static enum err try_tip_at(struct find *f, uint64_t position, struct error *e)
 /* Tips stand where segments end, and at the position itself. */
 static enum err try_tips(struct find *f, struct error *e)
 {
-    enum err rc = try_tip_at(f, f->position, e);
+    enum err rc = need_keys(f, e);
+    if (!rc)
+        rc = try_tip_at(f, f->position, e);
     size_t tries = 0;
-    for (size_t i = f->tape.view.n_segments; i-- > 0 && !rc && tries < MAX_TIP_TRIES;) {
-        uint64_t end = f->tape.segments[i].start;
+    for (size_t i = f->tape->view.n_segments; i-- > 0 && !rc && tries < MAX_TIP_TRIES;) {
+        uint64_t end = f->tape->segments[i].start;
         if (end == 0 || end >= f->position)
             continue;
         if (end <= f->best.position)
@@ -227,14 +253,17 @@ static enum err try_blocks_at(struct find *f, size_t n, bool only_exact, bool *f
  * of this session are its own. */
 static enum err try_blocks(struct find *f, struct error *e)
 {
-    uint64_t most = f->tape.view.n_marks ? f->tape.marks[0].at : f->position;
+    uint64_t most = f->tape->view.n_marks ? f->tape->marks[0].at : f->position;
     if (most > f->position)
         most = f->position;
+    enum err rc = need_keys(f, e);
+    if (rc)
+        return rc;
     for (int only_exact = 1; only_exact >= 0; only_exact--)
         for (size_t n = (size_t)(most / f->st->block_tokens);
              n * f->st->block_tokens > f->best.position; n--) {
             bool found;
-            enum err rc = try_blocks_at(f, n, only_exact, &found, e);
+            rc = try_blocks_at(f, n, only_exact, &found, e);
             if (rc || found)
                 return rc;
         }
@@ -248,8 +277,7 @@ static enum err search(struct find *f, enum head_want want, struct error *e)
     enum err rc = layout_find(f->st, f->l, &f->layout, f->root, e);
     if (rc || !f->layout)
         return rc;
-    if ((rc = make_keys(f, e)) || (rc = try_own(f, 0, want, e)) ||
-        (rc = try_own(f, 1, want, e)))
+    if ((rc = try_own(f, 0, want, e)) || (rc = try_own(f, 1, want, e)))
         return rc;
     if (f->best.position < f->position && want == HEAD_TIP)
         return try_tips(f, e);
@@ -287,11 +315,29 @@ static enum err make_plan(struct find *f, struct head_plan **out, struct error *
     chain_numerics(c, p->numerics);
     p->same_numerics = strcmp(p->numerics, f->l->numerics) == 0;
     p->n_bytes = bytes_of(c);
-    p->ids = TAKE(f->tape.ids);
-    p->strand = f->strand;
+    p->ids = f->tape->ids;
+    p->strand = f->tape->strand;
     p->n_changes = db_changes(&f->st->db);
     p->n_collections = f->st->n_collections;
     *out = p;
+    return OK;
+}
+
+enum err head_find_on(struct store *st, const char *session, const struct state_layout *layout,
+                      const struct tape *tape, uint64_t position, enum head_want want,
+                      struct head_plan **out, struct error *e)
+{
+    struct session_row row;
+    AUTO(find) struct find f = {.st = st, .l = layout, .tape = tape};
+    enum err rc = head_check_layout(st, layout, e);
+    if (rc || (rc = session_row_need(st, session, &row, e)))
+        return rc;
+    f.session = row.num;
+    f.position = position < tape->view.n_ids ? position : tape->view.n_ids;
+    st->replay_tokens = layout->replay_tokens;
+    if ((rc = search(&f, want, e)) || (rc = make_plan(&f, out, e)))
+        return rc;
+    pin_add(st, (*out)->chain);
     return OK;
 }
 
@@ -299,22 +345,16 @@ enum err head_find(struct store *st, const char *session, const struct state_lay
                    uint64_t position, enum head_want want, struct head_plan **out,
                    struct error *e)
 {
-    struct session_row row;
-    AUTO(find) struct find f = {.st = st, .l = layout};
+    AUTO(tape) struct tape tape = {0};
     AUTO(strand_path) struct strand_path path = {0};
+    struct session_row row;
     enum err rc = head_check_layout(st, layout, e);
     if (rc || (rc = session_row_need(st, session, &row, e)))
         return rc;
     if ((rc = strand_path_load(st, row.strand, &path, e)) ||
-        (rc = tape_load_path(st, &path, true, &f.tape, e)))
+        (rc = tape_load_path(st, &path, true, &tape, e)))
         return session_note(st, session, rc);
-    uint64_t length = f.tape.view.n_ids;
-    f.session = row.num;
-    f.strand = row.strand;
-    f.position = position < length ? position : length;
-    st->replay_tokens = layout->replay_tokens;
-    if ((rc = search(&f, want, e)) || (rc = make_plan(&f, out, e)))
-        return rc;
-    pin_add(st, (*out)->chain);
-    return OK;
+    if (!(rc = head_find_on(st, session, layout, &tape, position, want, out, e)))
+        (*out)->own_ids = TAKE(tape.ids);
+    return rc;
 }

@@ -203,15 +203,63 @@ static enum err take_chunk(struct store *st, const struct strand_part *part, uin
     return OK;
 }
 
-/* [from, to) lies in one chunk. */
+/* [from, to) lies in one chunk, whose row cannot be used as it is. */
+static enum err repair_chunk(struct store *st, const struct strand_part *part, uint64_t from,
+                             uint64_t to, uint32_t *out, struct error *e)
+{
+    enum err rc = strand_repair_chunk(st, part->id, from / C, e);
+    return rc ? rc : take_chunk(st, part, from, to, out, e);
+}
+
 static enum err read_part_chunk(struct store *st, const struct strand_part *part, uint64_t from,
                                 uint64_t to, uint32_t *out, struct error *e)
 {
     enum err rc = take_chunk(st, part, from, to, out, e);
-    if (rc != ERR_CORRUPT)
+    return rc == ERR_CORRUPT ? repair_chunk(st, part, from, to, out, e) : rc;
+}
+
+/* The row that q stands on is chunk *at / C: its ids up to `to`, and *at moves behind them. */
+static enum err take_row(struct query *q, const struct strand_part *part, uint64_t *at,
+                         uint64_t to, uint32_t *out, struct error *e)
+{
+    uint64_t k = *at / C, start = max_u64(k * C, part->own), end = min_u64(to, (k + 1) * C);
+    size_t n_bytes;
+    enum err rc = row_check(q, "tape", e);
+    if (rc)
         return rc;
-    rc = strand_repair_chunk(st, part->id, from / C, e);
-    return rc ? rc : take_chunk(st, part, from, to, out, e);
+    const uint8_t *ids = row_blob(q, 2, &n_bytes);
+    if (row_uint(q, 1) != k || start + n_bytes / 4 < end)
+        return err_set(e, ERR_CORRUPT, "database: tape chunk %lld/%llu is missing or too short",
+                       (long long)part->id, (unsigned long long)k);
+    memcpy(out, ids + (*at - start) * 4, (size_t)(end - *at) * 4);
+    *at = end;
+    return OK;
+}
+
+/* Ids of [*at, to) in one walk over the rows; one query each took as long as the hashing.
+ * ERR_CORRUPT: at the chunk of *at. */
+static enum err read_run(struct store *st, const struct strand_part *part, uint64_t *at,
+                         uint64_t to, uint32_t *out, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &st->db,
+                             "SELECT " TAPE_COLS ", tag FROM tape"
+                             " WHERE strand = ? AND chunk >= ? ORDER BY chunk",
+                             e);
+    if (rc)
+        return rc;
+    query_int(&q, part->id);
+    query_uint(&q, *at / C);
+    for (uint64_t from = *at; *at < to && !rc;) {
+        bool row;
+        if ((rc = query_step(&q, &row, e)))
+            return rc;
+        if (!row)
+            return err_set(e, ERR_CORRUPT, "database: tape chunk %lld/%llu is missing",
+                           (long long)part->id, (unsigned long long)(*at / C));
+        rc = take_row(&q, part, at, to, out + (*at - from), e);
+    }
+    return rc;
 }
 
 enum err strand_read_ids(struct store *st, const struct strand_path *p, uint64_t from,
@@ -221,11 +269,14 @@ enum err strand_read_ids(struct store *st, const struct strand_path *p, uint64_t
     enum err rc = OK;
     for (size_t i = 0; i < p->n_parts && !rc; i++) {
         const struct strand_part *part = &p->parts[i];
-        while (at < to && at >= part->from && at < part->to && !rc) {
-            uint64_t end = min_u64(min_u64(to, part->to), (at / C + 1) * C);
-            rc = read_part_chunk(st, part, at, end, out + (at - from), e);
-            if (!rc)
-                at = end;
+        uint64_t end = min_u64(to, part->to);
+        while (at < end && at >= part->from && !rc) {
+            rc = read_run(st, part, &at, end, out + (at - from), e);
+            if (rc != ERR_CORRUPT)
+                continue;
+            uint64_t next = min_u64(end, (at / C + 1) * C);
+            if (!(rc = repair_chunk(st, part, at, next, out + (at - from), e)))
+                at = next;
         }
     }
     if (n_good)

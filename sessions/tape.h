@@ -146,6 +146,7 @@ struct tape {
     struct replay_mark *marks;
     struct tape_view view;
     bool damaged;
+    int64_t strand; /* private: the one it was read along */
 };
 void tape_fini(struct tape *t);
 NODISCARD enum err tape_load(struct store *st, const char *session, struct tape *out,

@@ -175,7 +175,7 @@ static enum err make_view(struct tape *t, uint64_t n_ids, size_t n_segments, siz
 enum err tape_load_path(struct store *st, const struct strand_path *p, bool with_ids,
                         struct tape *out, struct error *e)
 {
-    AUTO(tape) struct tape t = {0};
+    AUTO(tape) struct tape t = {.strand = p->parts[p->n_parts - 1].id};
     uint64_t n_ids = p->length;
     enum err rc = OK;
     if (with_ids) {

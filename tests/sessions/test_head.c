@@ -3,6 +3,8 @@
 #include <sys/stat.h>
 
 #include "base/fault.h"
+#include "sessions/strand.h"
+#include "sessions/tape.h"
 #include "tests/support/state_fixture.h"
 #include "tests/support/test.h"
 
@@ -562,6 +564,35 @@ static void replayed_rows_are_not_preferred(void **state)
     head_plan_free(plan);
 }
 
+/* The search trusts the keys of the session's own blocks; the restore compares the ids. */
+static void ids_decide_what_an_own_head_restores(void **state)
+{
+    struct head_test *t = *state;
+    struct error e;
+    struct head_plan *plan;
+    struct head_restored got;
+    AUTO(tape) struct tape tape = {0};
+    AUTO(state_image) struct state_image image = {0};
+    append(t, t->id, 0, 44);
+    save(t, t->id, 0, 40);
+    assert_ok(tape_load(t->f.st, t->id, &tape, &e), &e);
+    tape.ids[20] ^= 1; /* under a tag that is right */
+    assert_ok(strand_write_chunk(t->f.st, tape.strand, 0, tape.ids, 44, &e), &e);
+    assert_ok(head_find_on(t->f.st, t->id, &t->l, &tape, 40, HEAD_TIP, &plan, &e), &e);
+    assert_int_equal(plan->source, HEAD_OWN);
+    assert_ptr_equal(plan->ids, tape.ids);
+    state_image_blank(&image, &t->l, 40);
+    const struct head_restore h = {.session = t->id,
+                                   .layout = &t->l,
+                                   .plan = plan,
+                                   .dst = &image.regions,
+                                   .tip = image.tip};
+    assert_ok(head_restore(t->f.st, &h, &got, &e), &e);
+    assert_int_equal(got.n_tokens, 16);
+    assert_false(got.has_tip);
+    head_plan_free(plan);
+}
+
 static void meddle(struct head_test *t, const char *sql)
 {
     store_close(t->f.st);
@@ -645,6 +676,7 @@ int main(void)
         T(dropping_a_head),
         T(a_tip_may_be_left_behind),
         U(a_tip_may_be_left_behind, setup_tip),
+        T(ids_decide_what_an_own_head_restores),
         T(a_tape_chunk_is_rebuilt_from_state),
         U(a_tape_chunk_is_rebuilt_from_state, setup_tip),
         T(a_restore_can_be_cancelled),
