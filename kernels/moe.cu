@@ -2,6 +2,7 @@
  * into tiles of rows that share one; every product is one launch over all tiles. A pair's
  * result is kept apart, and a token's are added in ascending order of the expert's number, the
  * shared one last: nothing depends on what other tokens chose. */
+#include "kernels/linear_mma.cuh"
 #include "kernels/linear_tile.cuh"
 
 #define THREADS 128u
@@ -73,33 +74,81 @@ struct moe_rows {
     uint32_t div, slots, slot0;
 };
 
+/* What a block of a product works on: rows of one expert. rows 0: nothing. */
+struct moe_tile_work {
+    struct k_weight w;
+    const uint32_t *pair;
+    uint32_t rows;
+};
+
+__device__ static inline struct moe_tile_work tile_work(const struct k_expert *experts,
+                                                        enum moe_product product,
+                                                        const struct moe_lists &l)
+{
+    struct moe_tile_work t = {};
+    t.rows = l.tile_rows[blockIdx.x];
+    if (!t.rows)
+        return t;
+    const struct k_expert *expert = &experts[l.tile_expert[blockIdx.x]];
+    t.w = product == MOE_W1 ? expert->w1 : product == MOE_W3 ? expert->w3 : expert->w2;
+    t.pair = l.pair + l.tile_first[blockIdx.x];
+    return t;
+}
+
+__device__ static inline size_t result_row(const struct moe_rows &to, uint32_t p)
+{
+    return (size_t)(p / to.div) * to.slots + to.slot0 + p % to.div;
+}
+
 /* y [row] = one of an expert's products of x [pair / x_div]. blockIdx: x tile, y outputs. */
 __global__ void moe_tile(const struct k_expert *experts, enum moe_product product,
                          struct moe_lists l, const float *x, uint32_t x_div, float *y,
                          struct moe_rows to, enum k_round in, enum k_round out)
 {
     K_SHARED(struct k_tile_shared, s);
-    uint32_t rows = l.tile_rows[blockIdx.x];
-    if (!rows)
+    struct moe_tile_work t = tile_work(experts, product, l);
+    if (!t.rows)
         return; /* the whole block */
-    const struct k_expert *expert = &experts[l.tile_expert[blockIdx.x]];
-    const struct k_weight w = product == MOE_W1   ? expert->w1
-                              : product == MOE_W3 ? expert->w3
-                                                  : expert->w2;
-    const uint32_t *pair = l.pair + l.tile_first[blockIdx.x];
-    size_t o0 = blockIdx.y * (size_t)K_TILE_OUT;
+    size_t n_out = t.w.n_out, o0 = blockIdx.y * (size_t)K_TILE_OUT;
     auto from = [&](uint32_t r) {
-        return r < rows ? x + (size_t)(pair[r] / x_div) * w.n_in : (const float *)NULL;
+        return r < t.rows ? x + (size_t)(t.pair[r] / x_div) * t.w.n_in : (const float *)NULL;
     };
     float sum[K_THREAD_OUT];
-    k_tile_product(s, w, o0, w.n_out, from, in, sum);
-    if (k_tile_row() >= rows)
+    k_tile_product(s, t.w, o0, n_out, from, in, sum);
+    if (k_tile_row() >= t.rows)
         return;
-    uint32_t p = pair[k_tile_row()];
-    y += (size_t)(p / to.div * to.slots + to.slot0 + p % to.div) * w.n_out + o0;
+    y += result_row(to, t.pair[k_tile_row()]) * n_out + o0;
     for (unsigned q = 0; q < K_THREAD_OUT; q++)
-        if (o0 + k_tile_out(q) < w.n_out)
+        if (o0 + k_tile_out(q) < n_out)
             y[k_tile_out(q)] = k_rounded(sum[q], out);
+}
+
+#define MMA_ROWS (K_TILE_ROWS / 8) /* tiles of rows, in eights */
+
+/* The same on tensor cores: inputs are bf16 values, weights are FP8, FP4 or bf16. */
+__global__ void moe_mma(const struct k_expert *experts, enum moe_product product,
+                        struct moe_lists l, const float *x, uint32_t x_div, float *y,
+                        struct moe_rows to, enum k_round out)
+{
+    typedef struct k_mma_shared<1, MMA_ROWS> shared;
+    K_SHARED(shared, s);
+    struct moe_tile_work t = tile_work(experts, product, l);
+    if (!t.rows)
+        return;
+    size_t n_out = t.w.n_out, o0 = blockIdx.y * (size_t)K_TILE_OUT;
+    auto from = [&](uint32_t r) {
+        return r < t.rows ? x + (size_t)(t.pair[r] / x_div) * t.w.n_in : (const float *)NULL;
+    };
+    float sum[1][MMA_ROWS][4];
+    k_mma_product<1, MMA_ROWS>(s, t.w, o0, n_out, from, sum);
+    K_UNROLL
+    for (unsigned at = 0; at < MMA_ROWS * 4; at++) {
+        unsigned n = at / 4, i = at % 4;
+        size_t o = o0 + k_mma_out<1>(0, i);
+        if (o < n_out && k_mma_row(n, i) < t.rows)
+            y[result_row(to, t.pair[k_mma_row(n, i)]) * n_out + o] =
+                k_rounded(sum[0][n][i], out);
+    }
 }
 
 /* gate = silu(min(gate, limit)) clamp(up) weight, a thread a value. weight NULL: 1. */
@@ -152,6 +201,7 @@ struct moe_work {
     struct moe_lists lists;
     float *gate, *up, *x, *part;
     uint32_t max_tiles;
+    bool mma; /* the routed ones */
 };
 
 /* The experts' pointers, and which of them to compute, are the host's. */
@@ -171,12 +221,21 @@ static bool upload_experts(struct kernels *k, const struct k_moe *a, struct moe_
     return true;
 }
 
+/* Can every expert that may be touched go to tensor cores? All of a layer are alike. */
+static bool takes_mma(const struct k_moe *a, const struct k_expert *x)
+{
+    return k_mma_takes(x->w1, a->in) && k_mma_takes(x->w3, a->in) && k_mma_takes(x->w2, a->in);
+}
+
 static bool reserve(struct kernels *k, const struct k_moe *a, size_t n, struct moe_work *w)
 {
     size_t pairs = n * a->top_k, rows = pairs > n ? pairs : n;
     uint32_t inter = a->n_expert ? a->experts[0].w1.n_out : 0;
-    for (uint32_t e = 0; e < a->n_expert; e++)
+    w->mma = true;
+    for (uint32_t e = 0; e < a->n_expert; e++) {
+        w->mma = w->mma && takes_mma(a, &a->experts[e]);
         inter = a->experts[e].w1.n_out > inter ? a->experts[e].w1.n_out : inter;
+    }
     if (a->shared && a->shared->w1.n_out > inter)
         inter = a->shared->w1.n_out;
     size_t widest = a->d > inter ? a->d : inter;
@@ -219,28 +278,38 @@ struct moe_pass {
     const float *weight;
     uint32_t per_token; /* entries of a token */
     uint32_t slot0;
+    bool mma;
 };
+
+static void product(struct kernels *k, const struct k_moe *a, const struct moe_work *w,
+                    const struct moe_pass *p, enum moe_product which, const float *x,
+                    uint32_t x_div, float *y, struct moe_rows to)
+{
+    enum k_round in = a->in == K_FP8_32 ? K_EXACT : a->in, mid = a->mid;
+    dim3 grid(p->tiles, k_div_up(which == MOE_W2 ? a->d : p->inter, K_TILE_OUT));
+    struct moe_lists lists = w->lists;
+    const struct k_expert *experts = p->experts;
+    if (p->mma)
+        K_LAUNCH(moe_mma, grid, dim3(K_MMA_THREADS), sizeof(struct k_mma_shared<1, MMA_ROWS>),
+                 k, experts, which, lists, x, x_div, y, to, mid);
+    else
+        K_LAUNCH(moe_tile, grid, dim3(K_TILE_THREADS), sizeof(struct k_tile_shared), k, experts,
+                 which, lists, x, x_div, y, to, in, mid);
+}
 
 static void run_pass(struct kernels *k, const struct k_moe *a, struct moe_work *w,
                      const struct moe_pass *p)
 {
-    enum k_round in = a->in == K_FP8_32 ? K_EXACT : a->in, mid = a->mid;
-    dim3 threads(K_TILE_THREADS), wide(p->tiles, k_div_up(p->inter, K_TILE_OUT)),
-        back(p->tiles, k_div_up(a->d, K_TILE_OUT));
     const float *x = rounded_input(k, a, a->x, p->rows / p->per_token, a->d, w->x);
-    size_t shared = sizeof(struct k_tile_shared), values = p->rows * p->inter;
-    struct moe_lists lists = w->lists;
+    size_t values = p->rows * p->inter;
     struct moe_rows plain = {1, 1, 0}, slots = {p->per_token, a->top_k + 1, p->slot0};
-    float *gate = w->gate, *up = w->up, *part = a->part;
-    K_LAUNCH(moe_tile, wide, threads, shared, k, p->experts, MOE_W1, lists, x, p->per_token,
-             gate, plain, in, mid);
-    K_LAUNCH(moe_tile, wide, threads, shared, k, p->experts, MOE_W3, lists, x, p->per_token, up,
-             plain, in, mid);
+    float *gate = w->gate, *up = w->up;
+    product(k, a, w, p, MOE_W1, x, p->per_token, gate, plain);
+    product(k, a, w, p, MOE_W3, x, p->per_token, up, plain);
     K_LAUNCH(moe_activate, dim3(k_div_up(values, THREADS)), dim3(THREADS), 0, k, gate, up,
              p->expert, p->weight, p->rows, p->inter, a->limit);
     const float *act = rounded_input(k, a, gate, p->rows, p->inter, w->x);
-    K_LAUNCH(moe_tile, back, threads, shared, k, p->experts, MOE_W2, lists, act, 1u, part,
-             slots, in, mid);
+    product(k, a, w, p, MOE_W2, act, 1, a->part, slots);
 }
 
 /* part of a few tokens. */
@@ -249,22 +318,20 @@ static void run_round(struct kernels *k, const struct k_moe *a, struct moe_work 
     struct moe_lists lists = w->lists;
     uint32_t tiles = w->max_tiles, n = (uint32_t)a->n;
     if (a->top_k && a->n_expert) {
-        struct moe_pass routed = {w->experts, a->experts[0].w1.n_out,
-                                  tiles,      a->n * a->top_k,
-                                  a->expert,  a->weight,
-                                  a->top_k,   0};
+        struct moe_pass routed = {};
+        routed.experts = w->experts, routed.inter = a->experts[0].w1.n_out;
+        routed.tiles = tiles, routed.rows = a->n * a->top_k;
+        routed.expert = a->expert, routed.weight = a->weight, routed.per_token = a->top_k;
+        routed.mma = w->mma;
         K_LAUNCH(moe_sort, dim3(1), dim3(256), 0, k, *a, lists, tiles, w->only);
         run_pass(k, a, w, &routed);
     }
     if (a->shared && (!a->only || a->only[a->n_expert])) {
-        struct moe_pass all = {w->experts + a->n_expert,
-                               a->shared->w1.n_out,
-                               k_div_up(n, K_TILE_ROWS),
-                               n,
-                               NULL,
-                               NULL,
-                               1,
-                               a->top_k};
+        struct moe_pass all = {};
+        all.experts = w->experts + a->n_expert, all.inter = a->shared->w1.n_out;
+        all.tiles = k_div_up(n, K_TILE_ROWS), all.rows = n;
+        all.per_token = 1, all.slot0 = a->top_k;
+        all.mma = takes_mma(a, a->shared);
         K_LAUNCH(moe_all_rows, dim3(k_div_up(n, THREADS)), dim3(THREADS), 0, k, lists, n,
                  all.tiles);
         run_pass(k, a, w, &all);
