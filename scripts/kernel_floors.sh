@@ -1,0 +1,80 @@
+#!/bin/sh
+# Prints the table of docs/kernels.md: for each CUDA kernel at shapes of the released model, its
+# operations, least bytes, floor on an H200, and registers as ptxas reports them (after make cuda).
+#   scripts/kernel_floors.sh [BUILD_DIR]
+# The last column is a prediction, not a measurement; the text of docs/kernels.md says how it is made.
+set -eu
+cd "$(dirname "$0")/.."
+build=${1:-build}
+ls "$build"/obj/cuda/kernels/*.log >/dev/null 2>&1 || { echo "run make cuda first" >&2; exit 1; }
+cat "$build"/obj/cuda/kernels/*.log | awk '
+BEGIN {
+    # H200: bf16 tensor cores, memory; lanes that issue one instruction a clock.
+    FLOPS = 790e12; BYTES = 4.3e12; LANES = 132 * 128 * 1.8e9
+    D = 5120; HC = 4; HEADS = 64; d = 512; Q = 1280; INTER = 2304; EXPERTS = 384; TOP = 6
+    LIST = 128 + 2048; IH = 64; ID = 128; CONTEXT = 1048576
+}
+# Registers of the sm_90a code of each kernel, the largest over its variants.
+/Compiling entry function/ { split($0, q, "\047"); name = q[2]; wanted = q[4] == "sm_90a"; next }
+/Used [0-9]+ registers/ && wanted {
+    for (i = 1; i <= NF; i++) if ($i == "registers,") n = $(i - 1)
+    for (i = 1; i <= NF; i++) if ($i == "registers") n = $(i - 1)
+    regs[name] = n
+}
+function registers(kernel, m, best) {
+    best = 0
+    for (m in regs) if (index(m, length(kernel) kernel) && regs[m] > best) best = regs[m]
+    return best
+}
+# ops: multiply-adds times two; bytes: each input and output once; work: instructions of the lanes;
+# blocks: of the launch, one to a multiprocessor below 132
+function row(kernel, what, shared, ops, bytes, tensor, work, blocks, t, floor, time) {
+    floor = bytes / BYTES
+    t = ops / FLOPS
+    if (t > floor) floor = t
+    time = work / LANES * (blocks < 132 ? 132 / blocks : 1)
+    if (blocks < 132 && floor * 132 / blocks > time) time = floor * 132 / blocks
+    if (floor > time) time = floor
+    if (time < 2e-6) time = 2e-6
+    printf "| `%s` | %s | %.3g | %.3g | %.2f | %d | %s | %s | %.0f %% |\n", kernel, what, ops / 1e9,
+        bytes / 1e6, floor * 1e6, registers(kernel), shared, tensor ? "yes" : "", 100 * floor / time
+}
+END {
+    print "| kernel | shape | GFLOP | MB | floor us | registers | shared bytes | tensor cores | predicted |"
+    print "|---|---|---|---|---|---|---|---|---|"
+    for (s = 1; s <= 2; s++) {
+        n = s == 1 ? 1 : 2048
+        t = n " token" (n > 1 ? "s" : "")
+        row("embed_token", t, 0, 0, n * (2 * D + 4 * HC * D), 0, n * D * 12, n)
+        row("hc_mix_token", t, 960, 2 * n * 24 * HC * D, 24 * HC * D * 4 + n * HC * D * 4, 0, n * 25 * HC * D * 3, n)
+        row("hc_collapse_value", t, 0, 2 * n * HC * D, n * (HC + 1) * D * 4, 0, n * D * 30, n * 20)
+        row("hc_update_channel", t, 0, 2 * n * HC * (HC + 1) * D, n * (2 * HC + 1) * D * 4, 0, n * D * 90, n * 20)
+        row("rmsnorm_row", t, 32, 3 * n * D, 2 * n * D * 4, 0, n * D * 20, n)
+        k = n <= 8 ? 5760 : 15360
+        row("linear_mma", t ", wq_a 1280 x 5120 FP8", k, 2 * n * Q * D, Q * D * 33 / 32 + n * (D + Q) * 4, 1, lin(n, Q, D), grid(n, Q))
+        row("linear_mma", t ", wq_b 32768 x 1280 FP8", k, 2 * n * HEADS * d * Q, HEADS * d * Q * 33 / 32 + n * (Q + HEADS * d) * 4, 1, lin(n, HEADS * d, Q), grid(n, HEADS * d))
+        row("linear_mma", t ", wo_b 5120 x 8192 FP8", k, 2 * n * D * 8192, D * 8192 * 33 / 32 + n * (D + 8192) * 4, 1, lin(n, D, 8192), grid(n, D))
+        row("rope_pair", t ", 64 heads", 0, 6 * n * HEADS * 32, 2 * n * HEADS * 64 * 4, 0, n * HEADS * 32 * 40, n * 16)
+        row("encode_group", t ", 512 FP4", 0, 3 * n * d, n * (d * 4 + 288), 0, n * d * 25, n / 4)
+        row("attention_head", t ", 2,176 keys", (LIST + 4) * 4, 4 * n * HEADS * LIST * d, n * (2 * HEADS * d * 4 + 2048 * 288 + 128 * 528), 0, n * HEADS * LIST * d * 28, n * HEADS)
+        row("index_score", t ", 1M context, ratio 2", ID * (64 + IH) * 4, 2 * n * IH * ID * CONTEXT / 2, (n > 1 ? n / 64 : 1) * CONTEXT / 2 * 68 + n * CONTEXT / 2 * 4, 0, n * IH * ID * CONTEXT / 2 * 3, n * CONTEXT / 128)
+        row("index_choose_rows", t ", 524,288 scores", 1088, 0, n * CONTEXT / 2 * 4, 0, n * CONTEXT / 2 * 60, n)
+        row("route_token", t ", 384 experts", EXPERTS * 8, 0, n * EXPERTS * 4, 0, n * EXPERTS * 250, n)
+        e = n * TOP < EXPERTS ? n * TOP : EXPERTS
+        row("moe_mma", t ", 6 of 384 FP4, w1 w3 w2", 6400, 6 * n * TOP * INTER * D, e * 3 * INTER * D * 17 / 32 + n * 2 * D * 4, 1, 3 * moe(n * TOP, e, INTER, D), e * INTER / 64)
+        row("engram_gate_stream", t, 16, 10 * n * HC * D, n * (3 * HC + 1) * D * 4, 0, n * HC * D * 30, n * HC)
+    }
+}
+# Instructions of staging (expanding a weight: 10 a value, an input: 4) and of fragments and products.
+function lin(n, out, in_, rows, outs) {
+    rows = n <= 8 ? 8 : 64; outs = n <= 8 ? 64 : 128
+    return ceil(n / rows) * out * in_ * 10 + ceil(out / outs) * n * in_ * 4 + \
+        ceil(n / rows) * rows * out * in_ / 2048 * 32 * 2.5
+}
+function moe(pairs, experts, out, in_, tiles) {
+    tiles = pairs / 16 > experts ? pairs / 16 : experts
+    return tiles * (out * in_ * 10 + 16 * in_ * out / 64 * 4 + 16 * out * in_ / 2048 * 32 * 2.5)
+}
+function grid(n, out) { return n <= 8 ? ceil(out / 64) : ceil(n / 64) * ceil(out / 128) }
+function ceil(x) { return int(x) == x ? x : int(x) + 1 }
+'
