@@ -177,6 +177,7 @@ CUDA_ARCHS ?= 80 90a 100 120
 CUDA_OBJ   := $(patsubst %.cu,$(B)/obj/cuda/%.o,$(wildcard kernels/*.cu)) \
               $(patsubst %.c,$(B)/obj/cuda/%.o,base/err.c kernels/types.c)
 $(B)/obj/cuda/%.o: %.cu Makefile
+	@command -v $(NVCC) >/dev/null || { echo "no $(NVCC) here: the CUDA backend is off, all else builds without it"; exit 1; }
 	$(call say,NVCC,$<)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(NVCC) -std=c++17 -O3 --fmad=false -lineinfo -I. -MMD -MP -Xcompiler -fPIC,-Wall,-Wextra \
