@@ -147,7 +147,7 @@ static void a_limit_says_that_there_is_more(void **state)
     struct search_test *t = *state;
     struct hits h;
     struct error e;
-    char item[8];
+    char item[16];
     for (int i = 0; i < 60; i++) {
         snprintf(item, sizeof item, "i%d", i);
         say(t, t->id, item, "again");
@@ -344,7 +344,7 @@ static void damage_stops_nobody(void **state)
     struct search_test *t = *state;
     struct error e;
     for (size_t i = 0; i < sizeof damage / sizeof damage[0]; i++) {
-        char item[16], fork[SESSION_ID_CAP];
+        char item[32], fork[SESSION_ID_CAP];
         AUTO(session_info) struct session_info s = {0};
         for (int k = 0; k < 20; k++) {
             snprintf(item, sizeof item, "i%d.%d", (int)i, k);
