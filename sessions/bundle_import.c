@@ -222,6 +222,13 @@ static enum err need_object_text(const json_t *o, const char *field, const char 
 
 /* ---- writing ----------------------------------------------------------------------------- */
 
+/* Of an ERR_LIMIT: whether it is the disk's, not that of something in the bundle. */
+static bool is_disk_full(const struct store *st)
+{
+    int code = sqlite3_errcode(st->db.handle) & 0xff;
+    return code == SQLITE_FULL || code == SQLITE_IOERR;
+}
+
 /* One step of the import's transaction. Whatever the tape refuses is the bundle's fault. */
 static enum err apply(struct importer *x, struct tape_commit *c, uint64_t t_ms, struct error *e)
 {
@@ -230,7 +237,8 @@ static enum err apply(struct importer *x, struct tape_commit *c, uint64_t t_ms, 
     enum err rc = tape_apply(x->st, c, t_ms, &r, e);
     if (!rc && r.duplicate)
         rc = err_set(e, ERR_FORMAT, "turn %s has the client message of another", c->turn->id);
-    if (rc == ERR_INVAL || rc == ERR_CONFLICT || rc == ERR_CORRUPT)
+    if (rc == ERR_INVAL || rc == ERR_CONFLICT || rc == ERR_CORRUPT ||
+        (rc == ERR_LIMIT && !is_disk_full(x->st)))
         rc = ERR_FORMAT;
     return rc;
 }
@@ -394,6 +402,8 @@ static enum err write_items(struct importer *x, struct error *e)
         enum err rc = nl ? OK : err_set(e, ERR_FORMAT, "has no end of line");
         if (!rc)
             rc = json_parse(at, (size_t)(nl - at), &limits, &line, e);
+        if (rc == ERR_LIMIT)
+            rc = ERR_FORMAT;
         if (!rc)
             rc = restarts_before(x, e);
         if (!rc)
@@ -401,8 +411,7 @@ static enum err write_items(struct importer *x, struct error *e)
         if (!rc)
             rc = write_event(x, line, e);
         if (rc)
-            return err_wrap(e, rc == ERR_LIMIT ? ERR_FORMAT : rc, BUNDLE_ITEMS " line %llu",
-                            (unsigned long long)x->seq + 1);
+            return err_wrap(e, rc, BUNDLE_ITEMS " line %llu", (unsigned long long)x->seq + 1);
         at = nl + 1;
     }
     enum err rc = restarts_before(x, e);

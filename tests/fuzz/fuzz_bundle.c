@@ -14,6 +14,7 @@
 
 #include "base/fs.h"
 #include "sessions/bundle.h"
+#include "sessions/store_internal.h"
 #include "tests/support/bundle_fixture.h"
 #include "tests/support/store_fixture.h"
 
@@ -25,6 +26,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct store_fixture world;
 static char file[128], again[128];
+
+/* The leak checker does not look into the memory that a store's keys are kept in. */
+extern void __lsan_register_root_region(const void *p, size_t n) __attribute__((weak));
 
 static void need(bool cond)
 {
@@ -51,6 +55,8 @@ static void begin_world(void)
     world.options = (struct store_options){
         .db_path = world.db, .packs_dir = world.dir, .state_dir = world.dir, .block_tokens = 2};
     need(store_open(&world.st, &world.options, NULL) == OK);
+    if (__lsan_register_root_region)
+        __lsan_register_root_region(world.st, sizeof *world.st);
     atexit(end_world);
 }
 

@@ -746,6 +746,12 @@ static void bad_contents(void **state)
     spoil_text(w, 0, "\"turns\":[]", "\"turns\":[],\"restarts\":{}", "restarts");
     spoil_text(w, 0, "\"turns\":[]",
                "\"turns\":[{\"id\":\"t\",\"params\":\"nonsense\",\"firstSeq\":1}]", "params");
+    spoil_text(
+        w, 0, "\"turns\":[]",
+        "\"turns\":[{\"id\":\"t\",\"params\":\"{}\",\"ledger\":\"{}\",\"state\":\"idle\","
+        "\"reason\":\"a reason that is far too long for one\",\"step\":0,"
+        "\"forcedNext\":0,\"firstSeq\":1,\"createdMs\":1}]",
+        "at most");
     spoil_text(w, 0, "\"calls\":[]",
                "\"calls\":[{\"id\":\"c\",\"turn\":\"t\",\"name\":\"n\",\"arguments\":\"\","
                "\"step\":0,\"index\":0,\"status\":\"waiting\",\"isError\":false,"
