@@ -13,9 +13,10 @@
  *   session/prompt    {id, clientMessageId?, content:[{type:"text", text}], forced?}
  *                     -> {turnId, seq, queued?}: durable when answered. While a turn runs it
  *                     is queued (queued: its place); kind busy when 16 wait already
- *   session/steer     {id, content} -> {turnId, seq, itemId, steered:true}: the text reaches
- *                     the model with the next results, or instead of the turn's end; durable
- *                     when answered. Without a turn to take it: as session/prompt
+ *   session/steer     {id, clientMessageId?, content} -> {turnId, seq, itemId, steered:true}:
+ *                     the text reaches the model with the next results, or instead of the
+ *                     turn's end; durable when answered. Without a turn to take it: as
+ *                     session/prompt. A message id that was taken gets its first receipt
  *   session/wait      {id, turnId?, timeoutMs?} -> {id, turnId?, state, reason, text, ledger,
  *                     resume?, stop?}: stop is the string that ended the text. When idle (with
  *                     turnId: when that turn has ended, whatever is queued behind it), or when

@@ -53,7 +53,8 @@ const struct schema_type schema_types[] = {
     {"Logprob", "{id: uint, token, logprob: number, top: [Likely]}"},
     {"CallStatus",
      "waiting|started|done|failed|rejected|cancelled|interrupted|invalid|not_run"},
-    {"Item", "{id, kind: user, " BYTES ", status?: pending|delivered|undelivered}"
+    {"Item", "{id, kind: user, " BYTES ", clientMessageId?, "
+             "status?: pending|delivered|undelivered}"
              "|{id, kind: assistant, " BYTES ", stop?, logprobs?: [Logprob], "
              "logprobsCut?: boolean}"
              "|{id, kind: reasoning, " BYTES ", logprobs?: [Logprob], logprobsCut?: boolean}"

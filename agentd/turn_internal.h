@@ -119,6 +119,7 @@ struct steer {
     struct steer *next;
     char item[TAPE_ID_CAP];
     struct buf text; /* constant */
+    char *message;   /* the client's id of it, or NULL */
     bool durable;    /* the turn's row has it */
     bool taken;      /* it is in the input segment that is being committed */
 };

@@ -9,7 +9,6 @@
 #include "base/json.h"
 #include "engine/tokenizer.h"
 
-#define MAX_CLIENT_MESSAGE 128
 #define MAX_FORCED_RUNS 4096
 #define MAX_FORCED_IDS ((size_t)4 << 20)
 
@@ -133,25 +132,36 @@ enum err user_prompt_read_text(const json_t *params, struct buf *out, struct err
     return out->len ? OK : err_set(e, ERR_INVAL, "\"content\": is empty");
 }
 
+enum err user_prompt_read_message(const json_t *params, const char **out, struct error *e)
+{
+    const char *message = NULL;
+    size_t n = 0;
+    enum err rc = json_opt_str(params, "clientMessageId", &message, &n, e);
+
+    if (rc || !message)
+        return rc;
+    if (n == 0 || n > USER_PROMPT_MAX_MESSAGE)
+        return err_set(e, ERR_INVAL, "\"clientMessageId\": want 1 to %d bytes",
+                       USER_PROMPT_MAX_MESSAGE);
+    *out = message;
+    return OK;
+}
+
 enum err user_prompt_read(const struct daemon *d, const json_t *params, struct user_prompt *out,
                           struct error *e)
 {
     const char *message = NULL;
-    size_t len = 0;
     json_t *forced = NULL;
     enum err rc;
 
     buf_init(&out->text, RPC_MAX_LINE);
     if ((rc = user_prompt_read_text(params, &out->text, e)) ||
-        (rc = json_opt_str(params, "clientMessageId", &message, &len, e)) ||
+        (rc = user_prompt_read_message(params, &message, e)) ||
         (rc = json_opt_arr(params, "forced", &forced, e)) ||
         (rc = forced_runs_read(d, forced, &out->forced, e)))
         return rc;
     if (!message)
         return OK;
-    if (len == 0 || len > MAX_CLIENT_MESSAGE)
-        return err_set(e, ERR_INVAL, "\"clientMessageId\": want 1 to %d bytes",
-                       MAX_CLIENT_MESSAGE);
     out->client_message = strdup(message);
     return out->client_message ? OK : err_set(e, ERR_NOMEM, "prompt");
 }

@@ -38,6 +38,10 @@ void user_prompt_fini(struct user_prompt *p);
 /* content of params -> one text, its parts joined by a blank line. ERR_INVAL, ERR_FORMAT. */
 NODISCARD enum err user_prompt_read_text(const json_t *params, struct buf *out,
                                          struct error *e);
+#define USER_PROMPT_MAX_MESSAGE 128
+/* clientMessageId of params; *out stays as it is when there is none. ERR_INVAL: too long. */
+NODISCARD enum err user_prompt_read_message(const json_t *params, const char **out,
+                                            struct error *e);
 /* All of session/prompt's params but the id. *out is zero before and to be finished after, also
  * when it failed. */
 NODISCARD enum err user_prompt_read(const struct daemon *d, const json_t *params,

@@ -325,6 +325,57 @@ static void test_steer_instead_of_the_end(void **state)
     steer_at_the_end(false);
 }
 
+/* Sent again while the turn works, after a SIGKILL, when the turn is over: once on the tape,
+ * and always the same receipt. */
+static void test_steer_repeated_gets_the_first_receipt(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27], seen[256];
+    daemon_make(&d, SLOW("one") SLOW("two") SAY("three"));
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, AUTO_RUN, id);
+    json_t *turn = prompt(c, id, "first"), *message = content(id, "and that");
+    json_object_set_new(message, "clientMessageId", json_string("m-1"));
+    until_state(c, id, "prefill");
+    json_t *receipt = daemon_call(c, "session/steer", json_deep_copy(message));
+    assert_true(json_is_true(json_object_get(receipt, "steered")));
+    json_t *again = daemon_call(c, "session/steer", json_deep_copy(message));
+    assert_true(json_equal(receipt, again));
+    json_decref(again);
+    client_free(c);
+    daemon_kill(&d);
+    daemon_start(&d, NULL);
+    c = daemon_connect(&d, NULL, NULL);
+    again = daemon_call(c, "session/steer", json_deep_copy(message));
+    assert_true(json_equal(receipt, again));
+    json_decref(again);
+    json_decref(wait_turn(c, id, turn));
+    again = daemon_call(c, "session/steer", json_deep_copy(message));
+    assert_true(json_equal(receipt, again));
+    json_decref(again);
+    json_t *all = events(&d, id);
+    items(all, "user", "delivered", seen, sizeof seen);
+    assert_string_equal(seen, "and that");
+    json_decref(all);
+    /* One that becomes a prompt, for lack of a turn, is that prompt for ever. */
+    json_object_set_new(message, "clientMessageId", json_string("m-2"));
+    json_decref(receipt);
+    receipt = daemon_call(c, "session/steer", json_deep_copy(message));
+    assert_null(json_object_get(receipt, "steered"));
+    json_decref(wait_turn(c, id, receipt));
+    again = daemon_call(c, "session/steer", json_deep_copy(message));
+    assert_true(json_equal(receipt, again));
+    json_object_set_new(message, "clientMessageId", json_string(""));
+    assert_int_equal(daemon_refused(c, "session/steer", message), -32602);
+    json_decref(again);
+    json_decref(receipt);
+    json_decref(turn);
+    client_free(c);
+    daemon_remove(&d);
+}
+
 static void test_steer_survives_sigkill(void **state)
 {
     (void)state;
@@ -418,6 +469,7 @@ int main(void)
         cmocka_unit_test(test_results_of_a_cancelled_turn_before_a_queued_prompt),
         cmocka_unit_test(test_steer_comes_with_the_results),
         cmocka_unit_test(test_steer_instead_of_the_end),
+        cmocka_unit_test(test_steer_repeated_gets_the_first_receipt),
         cmocka_unit_test(test_steer_survives_sigkill),
         cmocka_unit_test(test_steer_due_after_sigkill),
         cmocka_unit_test(test_steer_is_not_delivered_by_a_cancelled_turn),
