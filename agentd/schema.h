@@ -6,12 +6,12 @@
  *
  * The notation:
  *
- *     {id, seq: uint, name?: string}   an object; a field without a type is a string, one with
- *                                      `?` may be absent
+ *     {id, seq: uint, name?: string}   an object; a field without a type is a string, one
+ *                                      with `?` may be absent
  *     [Item]   <number>                an array; an object of any names with such values
- *     chat|thinking   integer|null     one of these; a word that names no type stands for
- * itself string integer uint number boolean object any null Item                             a
- * capital: the type of that name
+ *     chat|thinking   integer|null     one of these; a word that is no type is itself
+ *     string integer uint number boolean object any null
+ *     Item                             a capital: the type of that name
  *
  * Pure functions, any thread. */
 #ifndef AGENTD_SCHEMA_H
