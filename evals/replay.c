@@ -240,7 +240,9 @@ static enum err suspend(struct replay *p, struct error *e)
     p->r.n_suspended++;
     if (p->o->forgets)
         return patiently(p, "kv/drop", p->id, e);
-    const struct ask_session s = {.name = "parking", .max_tokens = 1};
+    char name[48];
+    snprintf(name, sizeof name, "replay-%s-parking", p->run);
+    const struct ask_session s = {.name = name, .max_tokens = 1};
     enum err rc = ask_open(p->s.c, &s, p->parking, e);
     snprintf(message, sizeof message, "%s-park%llu", p->run,
              (unsigned long long)p->r.n_suspended);
@@ -376,6 +378,8 @@ enum err replay_run(const struct replay_options *o, struct replay_result *out, s
     enum err rc = begin(&p, e);
     for (uint32_t i = 0; i < n && !rc; i++)
         rc = run_session(&p, &o->trace->sessions[i], e);
+    if (!rc && p.parking[0])
+        rc = patiently(&p, "session/delete", p.parking, e);
     if (rc)
         return rc;
     if (p.n_ttft) {
