@@ -9,11 +9,11 @@
 #include "evals/arm.h"
 #include "evals/stats.h"
 
-#define PROBE 160      /* tokens that follow a resume in the sweep, at least */
-#define KEEP_ALL 512   /* rows of the continuation whose logits are all kept */
-#define KEEP_STRIDE 32 /* of those behind */
-#define NLL_TOKENS 512 /* E3 */
-#define MAX_POSITIONS 32
+#define PROBE 160        /* tokens that follow a resume in the sweep, at least */
+#define KEEP_ALL 512     /* rows of the continuation whose logits are all kept */
+#define KEEP_STRIDE 32   /* of those behind */
+#define NLL_TOKENS 512   /* E3 */
+#define MAX_POSITIONS 40 /* those of a command line, and the end */
 #define OTHER_CHUNK 61
 #define COMPANY_TOKENS 512
 
@@ -428,6 +428,23 @@ static enum err all_arms(struct fidelity *f, struct error *e)
     return rc;
 }
 
+static enum err check_options(const struct fidelity_options *o, struct error *e)
+{
+    const uint64_t rows = o->continuation < KEEP_ALL ? o->continuation : KEEP_ALL;
+    if (o->length < 1024 || o->continuation < 128)
+        return err_set(e, ERR_INVAL, "want at least 1024 tokens and 128 of continuation");
+    if (o->n_cycles > rows)
+        return err_set(e, ERR_INVAL, "%u cycles do not fit in %llu tokens", o->n_cycles,
+                       (unsigned long long)rows);
+    if (o->n_positions >= MAX_POSITIONS)
+        return err_set(e, ERR_LIMIT, "over %d positions", MAX_POSITIONS - 1);
+    for (size_t i = 0; i < o->n_positions; i++)
+        if (!o->positions[i] || o->positions[i] > o->length)
+            return err_set(e, ERR_INVAL, "position %llu: want 1..%llu",
+                           (unsigned long long)o->positions[i], (unsigned long long)o->length);
+    return OK;
+}
+
 enum err fidelity_run(const struct fidelity_options *o, json_t **out, bool *equal,
                       struct error *e)
 {
@@ -440,8 +457,9 @@ enum err fidelity_run(const struct fidelity_options *o, json_t **out, bool *equa
                          .nll = json_object()};
     size_t i;
     json_t *c;
-    if (o->length < 1024 || o->continuation < 128)
-        return err_set(e, ERR_INVAL, "want at least 1024 tokens and 128 of continuation");
+    enum err bad = check_options(o, e);
+    if (bad)
+        return bad;
     enum err rc = fidelity_tape_make(&f.tape, o->model, o->length, o->continuation, o->seed, e);
     if (!rc)
         rc = all_arms(&f, e);

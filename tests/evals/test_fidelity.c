@@ -173,6 +173,12 @@ static void wrong_options(void **state)
     const char *const arms[] = {"verify-resume", "-m", DEMO, "--arms", "Z", NULL};
     const char *const none[] = {"verify-resume", "-m", "/nonexistent", NULL};
     const char *const tiny[] = {"verify-resume", "-m", DEMO, "-l", "100", NULL};
+    const char *const far[] = {"verify-resume", "-m",   DEMO, "-l", "1K",
+                               "--positions",   "1025", NULL};
+    const char *const many[] = {"verify-resume",  "-m",  DEMO,       "-l",  "1K",
+                                "--continuation", "128", "--cycles", "129", NULL};
+    assert_int_equal(evals(far, log), 2);
+    assert_int_equal(evals(many, log), 2);
     assert_int_equal(evals(arms, log), 2);
     assert_int_equal(evals(none, log), 4);
     assert_int_equal(evals(tiny, log), 2);
