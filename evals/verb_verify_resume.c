@@ -151,8 +151,11 @@ static enum err run_all(const struct verb_options *v, const struct numbers *leng
         *equal = *equal && same;
         if (!v->json)
             print_checks(result);
+        fflush(stdout);
         if (json_array_append_new(json_object_get(results, "lengths"), result))
             rc = err_set(e, ERR_NOMEM, "no memory for results");
+        if (!rc && v->out) /* what is known so far, should the next length be cut short */
+            rc = report_resume(v->out, results, e);
     }
     return rc;
 }
@@ -178,8 +181,6 @@ int evals_verify_resume(int argc, char **argv)
         rc = err_set(&e, ERR_INVAL, "--arms %s: want letters of %s", v.arms, FIDELITY_ARMS);
     if (!rc)
         rc = run_all(&v, &lengths, &positions, results, &equal, &e);
-    if (!rc && v.out)
-        rc = report_resume(v.out, results, &e);
     if (rc)
         return evals_fail(&evals_verify_resume_command, rc, &e);
     if (v.json)
