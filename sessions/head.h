@@ -69,6 +69,8 @@ enum head_source {
     HEAD_SHARED /* blocks or a tip of another session with the same ids */
 };
 
+struct tape; /* sessions/tape.h */
+
 /* What could be restored. Owned by the caller; freed with head_plan_free. Plain figures first.
  */
 struct head_plan {
@@ -99,7 +101,6 @@ NODISCARD enum err head_find(struct store *st, const char *session,
                              enum head_want want, struct head_plan **out, struct error *e);
 /* The same on the session's tape as tape_load gave it, which must outlive the plan: for a
  * caller that needs the tape anyway, or looks more than once. */
-struct tape;
 NODISCARD enum err head_find_on(struct store *st, const char *session,
                                 const struct state_layout *layout, const struct tape *tape,
                                 uint64_t position, enum head_want want, struct head_plan **out,
