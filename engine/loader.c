@@ -194,7 +194,7 @@ enum err load_fp8(struct loader *ld, const char *name, uint64_t n_out, uint64_t 
     enum err rc = find(ld, name, ".weight", DTYPE_E4M3, 2, (uint64_t[]){n_out, n_in}, &t);
     if (rc || (rc = find(ld, name, ".scale", DTYPE_E8M0, 2, tiles, &s)) || !t || !s)
         return rc;
-    if (ld->inventory) { /* the cpu backend's packed form is bf16 */
+    if (ld->inventory) { /* at most: codes, or bf16 rows made of them */
         ld->inventory->n_resident_bytes += 2 * n_out * n_in;
         return OK;
     }

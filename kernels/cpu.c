@@ -39,11 +39,32 @@ static enum err pick(const char *name, const struct k_isa **out, struct error *e
                    "instruction set \"%s\": want avx512bf16, avx512, avx2 or portable", name);
 }
 
-/* Quantised weights become bf16 rows: twice or four times the bytes, no expansion per call. */
+/* A copy of codes and scales: what was mapped from a file is resident then. */
+static enum err copy_codes(struct k_weight *w, struct error *e)
+{
+    size_t data = 0, scale = 0;
+    if (!k_weight_bytes(w, &data, &scale))
+        return err_set(e, ERR_INVAL, "weight of %u x %u", w->n_out, w->n_in);
+    size_t at = (data + 63) / 64 * 64;
+    uint8_t *copy = aligned_alloc(64, at + (scale + 64) / 64 * 64);
+    if (!copy)
+        return err_set(e, ERR_NOMEM, "weight of %zu bytes", data);
+    memcpy(copy, w->data, data);
+    memcpy(copy + at, w->scale, scale);
+    w->packed = copy;
+    w->data = copy;
+    w->scale = copy + at;
+    return OK;
+}
+
+/* Quantised weights stay codes where products take them as they are, as a token then reads half
+ * or a quarter of the bytes; elsewhere they become bf16 rows, without expansion per call. */
 static enum err cpu_pack(struct kernels *k, struct k_weight *w, struct error *e)
 {
     if (w->packed || w->type == K_W_F32 || w->type == K_W_BF16)
         return OK;
+    if (k->ctx->isa->dot_codes)
+        return copy_codes(w, e);
     size_t bytes = (size_t)w->n_out * w->n_in * 2;
     uint16_t *rows = aligned_alloc(64, (bytes + 64) / 64 * 64);
     if (!rows)

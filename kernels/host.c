@@ -58,6 +58,8 @@ static enum err host_pack(struct kernels *k, struct k_weight *w, struct error *e
 static void host_unpack(struct kernels *k, struct k_weight *w)
 {
     (void)k;
+    if (w->data == w->packed) /* a copy of the codes */
+        w->data = NULL, w->scale = NULL;
     free(w->packed);
     w->packed = NULL;
 }

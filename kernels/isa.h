@@ -25,6 +25,11 @@ struct k_isa {
     k_dot *dot_f32;      /* both f32 */
     k_dot *dot_f32_bf16; /* x f32, w bf16 */
     k_dot *dot_bf16;     /* both bf16; NULL where the machine multiplies f32 only */
+    /* As dot_bf16 with rows [o, o + n) of an FP8 or FP4 weight, expanded on the way: same bits.
+     * False: not these rows (a NaN, scales out of the middle range), nothing was written. NULL:
+     * rows have to be expanded first. */
+    bool (*dot_codes)(const void *const *x, size_t m, const struct k_weight *w, size_t o,
+                      size_t n, float *y, size_t ldy);
 
     /* out[i][j] += sum_t p[i*ldp + t] v[t][j], in order of t < n; i < m, rows of v f32 [d],
      * rows of out d apart */

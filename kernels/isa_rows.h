@@ -442,11 +442,12 @@ static void decode(enum k_format format, const uint8_t *row, uint32_t d, float *
     }
 }
 
-#define ISA_TABLE(isa_name, class_name, bf16_dot)                                              \
+#define ISA_TABLE(isa_name, class_name, bf16_dot, codes_dot)                                   \
     {                                                                                          \
         .name = isa_name, .numerics = class_name, .tile_m = TILE_M, .dot_f32 = dot_f32,        \
-        .dot_f32_bf16 = dot_f32_bf16, .dot_bf16 = bf16_dot, .weighted = weighted,              \
-        .softmax = softmax, .exp_minus = exp_minus, .index_sum = index_sum, .swiglu = swiglu,  \
-        .to_bf16 = to_bf16, .round_bf16 = round_bf16, .expand = expand, .decode = decode,      \
-        .rmsnorm = rmsnorm, .collapse = collapse, .update = update, .engram_gate = engram_gate \
+        .dot_f32_bf16 = dot_f32_bf16, .dot_bf16 = bf16_dot, .dot_codes = codes_dot,            \
+        .weighted = weighted, .softmax = softmax, .exp_minus = exp_minus,                      \
+        .index_sum = index_sum, .swiglu = swiglu, .to_bf16 = to_bf16,                          \
+        .round_bf16 = round_bf16, .expand = expand, .decode = decode, .rmsnorm = rmsnorm,      \
+        .collapse = collapse, .update = update, .engram_gate = engram_gate                     \
     }

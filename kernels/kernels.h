@@ -66,9 +66,11 @@ struct kernels {
      * ERR_NOMEM, ERR_GPU. After a failure the outputs of the ops since then are undefined. */
     NODISCARD enum err (*sync)(struct kernels *k, struct error *e);
 
-    /* Puts a resident weight into the form this backend multiplies fastest (w->packed); w->data
-     * may then be unmapped only if the backend says so (it does not today). Optional: every op
-     * takes unpacked weights, with the same bits. ERR_NOMEM; w is unchanged then. */
+    /* Puts a resident weight into the form this backend multiplies fastest (w->packed), which
+     * may be a copy that w->data and w->scale then point into: after unpack() they are gone.
+     * What they pointed to may be unmapped only if the backend says so (it does not today).
+     * Optional: every op takes unpacked weights, with the same bits. ERR_NOMEM; w is unchanged
+     * then. */
     NODISCARD enum err (*pack)(struct kernels *k, struct k_weight *w, struct error *e);
     void (*unpack)(struct kernels *k, struct k_weight *w);
 

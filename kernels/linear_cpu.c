@@ -13,33 +13,52 @@ size_t k_block_rows(size_t n)
     return n <= 16 ? 8 : 64;
 }
 
+static size_t min(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Packed means bf16 rows, or a copy of the codes (cpu.c). */
+static bool has_bf16_rows(const struct k_weight *w)
+{
+    return w->type == K_W_BF16 || (w->packed && w->packed != w->data);
+}
+
 size_t k_block_scratch(const struct k_weight *w, size_t n_out)
 {
-    bool direct = w->packed || w->type == K_W_F32 || w->type == K_W_BF16;
-    return direct ? 0 : n_out * w->n_in * 2;
+    return w->type == K_W_F32 || has_bf16_rows(w) ? 0 : n_out * w->n_in * 2;
 }
 
 static const uint8_t *weight_rows(const struct k_isa *isa, const struct k_weight *w,
                                   size_t first, size_t last, void *scratch)
 {
     size_t row_bytes = (size_t)w->n_in * (w->type == K_W_F32 ? 4 : 2);
-    if (w->packed)
-        return (const uint8_t *)w->packed + first * row_bytes;
-    if (w->type == K_W_F32 || w->type == K_W_BF16)
-        return (const uint8_t *)w->data + first * row_bytes;
+    if (w->type == K_W_F32 || has_bf16_rows(w))
+        return (const uint8_t *)(w->packed ? w->packed : w->data) + first * row_bytes;
     for (size_t o = first; o < last; o++)
         isa->expand(w, o, (uint16_t *)scratch + (o - first) * w->n_in);
     return scratch;
 }
 
-static size_t min(size_t a, size_t b)
+/* All of a block from its codes: where the rows are one tile, none is expanded twice. */
+static bool product_codes(const struct k_isa *isa, const struct k_rows *x,
+                          const struct k_weight *w, size_t first, size_t last, float *y,
+                          size_t ldy)
 {
-    return a < b ? a : b;
+    if (!isa->dot_codes || !x->bf16 || x->n > isa->tile_m || w->type == K_W_F32 ||
+        has_bf16_rows(w))
+        return false;
+    for (size_t o = first; o < last; o += K_TILE_N)
+        if (!isa->dot_codes(x->row, x->n, w, o, min(last - o, K_TILE_N), y + (o - first), ldy))
+            return false;
+    return true;
 }
 
 void k_product_block(const struct k_isa *isa, const struct k_rows *x, const struct k_weight *w,
                      size_t first, size_t last, void *scratch, float *y, size_t ldy)
 {
+    if (product_codes(isa, x, w, first, last, y, ldy))
+        return;
     size_t row_bytes = (size_t)w->n_in * (w->type == K_W_F32 ? 4 : 2);
     const uint8_t *rows = weight_rows(isa, w, first, last, scratch);
     k_dot *dot = w->type == K_W_F32 ? isa->dot_f32
