@@ -89,7 +89,7 @@ struct bench_appends {
     uint64_t n_tokens;                         /* at the end */
     double row_bytes;                          /* of planes in one append */
     double tail_bytes, block_bytes, tip_bytes; /* written by one, means */
-    double tail_most; /* of one append */
+    double tail_most;                          /* of one append */
     double ms_median, ms_most;
     double live_bytes; /* on disk after gc, without tips, a token */
     struct bench_line lines[BENCH_MAX_LINES];
