@@ -151,7 +151,7 @@ $(FUZZ_REPLAY): $(B)/tests/fuzz/%: $(B)/obj/tests/fuzz/%.o $(FUZZ_MAIN_OBJ) $(SU
 	$(call link,$(FUZZ_MAIN_LIBS) $(TEST_LIBS))
 
 check: tests ## build, then run every test and every fuzz corpus (no GPU needed)
-	$(Q)tests/run $(B)
+	$(Q)tests/run $(if $(ONLY),--only '$(ONLY)') $(B)
 
 check-slow: tests ## the long tests: thousands of seeds and kills, comparisons with Python packages
 	$(Q)tests/run --slow $(B)
@@ -160,7 +160,7 @@ check-slow: tests ## the long tests: thousands of seeds and kills, comparisons w
 bench: tests ## speed beside the machine's ceilings: make bench G="ceilings parts"
 	$(Q)scripts/bench.sh $(G)
 
-asan: ## the same tests under AddressSanitizer and UBSan
+asan: ## the same tests under AddressSanitizer and UBSan (ONLY=REGEX: some of them)
 	$(Q)$(MAKE) --no-print-directory VARIANT=asan OPT=-O1 check
 
 tsan: ## the threaded tests under ThreadSanitizer
