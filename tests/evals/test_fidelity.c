@@ -14,6 +14,12 @@
 #include "evals/fidelity.h"
 #include "tests/support/tempdir.h"
 
+#ifdef __SANITIZE_ADDRESS__
+#define LIMIT_MS 280000
+#else
+#define LIMIT_MS 58000
+#endif
+
 #define DEMO "examples/demo-model/checkpoint"
 
 /* ---- distances -------------------------------------------------------------------------- */
@@ -89,7 +95,7 @@ static int evals(const char *const *args, const char *log)
     const struct spawn_options o = {.argv = argv, .fds = fds, .n_fds = 2};
     struct spawn child = SPAWN_INIT;
     assert_ok(spawn_start(&o, &child, &e), &e);
-    assert_ok(spawn_wait(&child, 58000, &status, &e), &e);
+    assert_ok(spawn_wait(&child, LIMIT_MS, &status, &e), &e);
     spawn_fini(&child);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
