@@ -189,8 +189,8 @@ static void test_output_is_ahead(void **state)
     begin(&x, AUTO_RUN "}");
     force(&x, runs);
     json_t *a = answer(&x, "end");
-    /* 2,000 bytes of output are some 1,500 tokens here. How many of them a machine gets through in
-     * time is bench_ingest's to say. */
+    /* 2,000 bytes of output are some 1,500 tokens here. How many of them a machine gets through
+     * in time is bench_ingest's to say. */
     assert_in_range(ledger_of(a, "ahead"), 1, 3000);
     json_decref(a);
     verify(&x);
