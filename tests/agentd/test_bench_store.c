@@ -13,6 +13,7 @@
 #include "base/fs.h"
 #include "base/spawn.h"
 #include "sessions/keys.h"
+#include "tests/support/build_folder.h"
 #include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
@@ -24,10 +25,7 @@ static int setup(void **state)
 {
     (void)state;
     tempdir_make(dir);
-    assert_int_equal(
-        setenv("AGENTD_LIBEXEC", getenv("AGENTD_BUILD") ? getenv("AGENTD_BUILD") : "build", 1),
-        0);
-    return 0;
+    return build_folder_use();
 }
 
 static int teardown(void **state)

@@ -40,35 +40,6 @@ static void export(const char *name, const char *file)
         fail_msg("export %s: %s", name, r->err);
 }
 
-/* Every member but the manifest is equal; of that, all behind id, name and time, where the
- * hashes of all members stand. */
-static void same_bundle(const char *one, const char *two)
-{
-    static const char *const names[] = {"session.json", "items.jsonl", "tape.u32"};
-    AUTO(buf) struct buf a = BUF_INIT(1 << 26);
-    AUTO(buf) struct buf b = BUF_INIT(1 << 26);
-    size_t n, m;
-    bundle_inflate(one, &a);
-    bundle_inflate(two, &b);
-    for (size_t i = 0; i < 3; i++) {
-        const uint8_t *x = bundle_member_of(&a, names[i], &n);
-        const uint8_t *y = bundle_member_of(&b, names[i], &m);
-        assert_non_null(x);
-        assert_non_null(y);
-        if (n != m || memcmp(x, y, n) != 0)
-            fail_msg("%s: %s differs from\n%.*s\n\n%.*s", two, names[i], (int)n,
-                     (const char *)x, (int)m, (const char *)y);
-    }
-    const char *x = (const char *)bundle_member_of(&a, "manifest.json", &n);
-    const char *y = (const char *)bundle_member_of(&b, "manifest.json", &m);
-    x = strstr(x, "\"redacted\"");
-    y = strstr(y, "\"redacted\"");
-    assert_non_null(x);
-    assert_non_null(y);
-    assert_string_equal(x, y);
-    assert_int_equal(a.len, b.len);
-}
-
 /* The session's bundle, then that of its import, then that of the import's. */
 static void check_imports(const struct daemon_fixture *d, const char *name, const char *bundle)
 {
@@ -81,7 +52,7 @@ static void check_imports(const struct daemon_fixture *d, const char *name, cons
         if (r->code)
             fail_msg("import %s: %s", last, r->err);
         export(copy, file);
-        same_bundle(bundle, file);
+        bundles_same(bundle, file);
         snprintf(last, sizeof last, "%s", file);
     }
 }
@@ -106,7 +77,7 @@ static void test_opencode_38157_claude_code_43144_running_resumed_imported(void 
     daemon_kill(&d);
     daemon_start(&d, NULL);
     export("one", after);
-    same_bundle(before, after);
+    bundles_same(before, after);
     check_imports(&d, "one", before);
     /* Resumed: its state came back from the store. */
     assert_int_equal(AGENTCTL("send", "one", "Really?")->code, EXIT_DONE);

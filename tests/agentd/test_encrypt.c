@@ -5,6 +5,7 @@
 
 #include "base/fs.h"
 #include "base/spawn.h"
+#include "tests/support/build_folder.h"
 #include "tests/support/daemon.h"
 #include "tests/support/test.h"
 
@@ -58,8 +59,7 @@ static void an_encrypted_session_comes_back(void **state)
     (void)state;
     struct daemon_fixture d;
     char id[27], right[200], wrong[200];
-    const char *build = getenv("AGENTD_BUILD");
-    assert_int_equal(setenv("AGENTD_LIBEXEC", build ? build : "build", 1), 0);
+    assert_int_equal(build_folder_use(), 0);
     daemon_make(&d, SAY("one") SAY("two"));
     snprintf(right, sizeof right, "%s/right", d.dir);
     snprintf(wrong, sizeof wrong, "%s/wrong", d.dir);

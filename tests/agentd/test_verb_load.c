@@ -7,6 +7,7 @@
 #include "agentd/verbs.h"
 #include "base/fs.h"
 #include "base/spawn.h"
+#include "tests/support/build_folder.h"
 #include "tests/support/full_size.h"
 #include "tests/support/golden.h"
 #include "tests/support/tempdir.h"
@@ -18,10 +19,7 @@ static int setup(void **state)
 {
     (void)state;
     tempdir_make(dir);
-    assert_int_equal(
-        setenv("AGENTD_LIBEXEC", getenv("AGENTD_BUILD") ? getenv("AGENTD_BUILD") : "build", 1),
-        0);
-    return 0;
+    return build_folder_use();
 }
 
 static int teardown(void **state)

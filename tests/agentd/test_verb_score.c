@@ -5,6 +5,7 @@
 #include "agentd/verbs.h"
 #include "base/fs.h"
 #include "base/spawn.h"
+#include "tests/support/build_folder.h"
 #include "tests/support/golden.h"
 #include "tests/support/golden_model.h"
 #include "tests/support/tempdir.h"
@@ -31,10 +32,7 @@ static int setup(void **state)
         assert_ok(buf_printf(&text, &e, "%s%u", i ? "\n" : "", ids[i]), &e);
     assert_ok(fs_write_atomic(ids_path, text.data, text.len, 0600, &e), &e);
     free(ids);
-    assert_int_equal(
-        setenv("AGENTD_LIBEXEC", getenv("AGENTD_BUILD") ? getenv("AGENTD_BUILD") : "build", 1),
-        0);
-    return 0;
+    return build_folder_use();
 }
 
 static int teardown(void **state)

@@ -1,5 +1,6 @@
 /* agentd tokenize, detokenize, render, parse: through the binary, as a script would use them.
  */
+#include "tests/support/build_folder.h"
 #include "tests/support/test.h"
 
 #include <jansson.h>
@@ -16,11 +17,7 @@
 static int set_up(void **state)
 {
     (void)state;
-    const char *build = getenv("AGENTD_BUILD");
-    char absolute[4096];
-    if (!realpath(build ? build : "build", absolute))
-        return -1;
-    return setenv("AGENTD_LIBEXEC", absolute, 1);
+    return build_folder_use();
 }
 
 struct result {

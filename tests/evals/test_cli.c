@@ -1,4 +1,5 @@
 /* agentd-evals and `agentctl eval`, as a script would use them. */
+#include "tests/support/build_folder.h"
 #include "tests/support/test.h"
 
 #include <stdbool.h>
@@ -16,11 +17,7 @@ static char folder[] = "/tmp/agentd-evals-XXXXXX";
 static int set_up(void **state)
 {
     (void)state;
-    const char *build = getenv("AGENTD_BUILD");
-    char absolute[4096];
-    if (!mkdtemp(folder) || !realpath(build ? build : "build", absolute))
-        return -1;
-    return setenv("AGENTD_LIBEXEC", absolute, 1);
+    return mkdtemp(folder) ? build_folder_use() : -1;
 }
 
 static int tear_down(void **state)

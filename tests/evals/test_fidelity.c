@@ -12,6 +12,7 @@
 #include "base/spawn.h"
 #include "evals/arm.h"
 #include "evals/fidelity.h"
+#include "tests/support/build_folder.h"
 #include "tests/support/tempdir.h"
 
 #ifdef __SANITIZE_ADDRESS__
@@ -193,9 +194,7 @@ static void wrong_options(void **state)
 
 int main(void)
 {
-    char absolute[4096];
-    const char *build = getenv("AGENTD_BUILD");
-    if (!realpath(build ? build : "build", absolute) || setenv("AGENTD_LIBEXEC", absolute, 1))
+    if (build_folder_use())
         return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(distances_of_known_rows),

@@ -6,6 +6,7 @@
 
 #include "base/spawn.h"
 #include "evals/trace.h"
+#include "tests/support/build_folder.h"
 #include "tests/support/daemon.h"
 
 #define SAY(text) "{\"text\":\"ok</think>" text "<｜end▁of▁sentence｜>\"}\n"
@@ -74,9 +75,7 @@ static void lengths_are_those_of_the_ledgers(void **state)
 
 int main(void)
 {
-    char absolute[4096];
-    const char *build = getenv("AGENTD_BUILD");
-    if (!realpath(build ? build : "build", absolute) || setenv("AGENTD_LIBEXEC", absolute, 1))
+    if (build_folder_use())
         return 1;
     const struct CMUnitTest tests[] = {cmocka_unit_test(lengths_are_those_of_the_ledgers)};
     return !!cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,6 +8,7 @@
 #include "base/fs.h"
 #include "base/json.h"
 #include "base/spawn.h"
+#include "tests/support/build_folder.h"
 #include "tests/support/tempdir.h"
 
 #define DEMO "examples/demo-model/checkpoint"
@@ -151,9 +152,7 @@ static void wrong_traces_and_options(void **state)
 
 int main(void)
 {
-    char absolute[4096];
-    const char *build = getenv("AGENTD_BUILD");
-    if (!realpath(build ? build : "build", absolute) || setenv("AGENTD_LIBEXEC", absolute, 1))
+    if (build_folder_use())
         return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_sweep_counts_what_was_forgotten),

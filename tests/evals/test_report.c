@@ -14,6 +14,7 @@
 #include "evals/score.h"
 #include "evals/suite.h"
 #include "evals/svg.h"
+#include "tests/support/build_folder.h"
 #include "tests/support/tempdir.h"
 
 /* A run of n lengths and n depths; every `hole`-th sample has no answer (0: all have). An
@@ -208,9 +209,7 @@ static void gates_and_differences(void **state)
 
 int main(void)
 {
-    char absolute[4096];
-    const char *build = getenv("AGENTD_BUILD");
-    if (!realpath(build ? build : "build", absolute) || setenv("AGENTD_LIBEXEC", absolute, 1))
+    if (build_folder_use())
         return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes),

@@ -11,6 +11,7 @@
 #include "base/fs.h"
 #include "base/spawn.h"
 #include "evals/journal.h"
+#include "tests/support/build_folder.h"
 #include "tests/support/daemon.h"
 
 #define A_TINY "tests/golden/a_tiny/model"
@@ -269,9 +270,7 @@ static void other_keys_and_no_daemon(void **state)
 
 int main(void)
 {
-    char absolute[4096];
-    const char *build = getenv("AGENTD_BUILD");
-    if (!realpath(build ? build : "build", absolute) || setenv("AGENTD_LIBEXEC", absolute, 1))
+    if (build_folder_use())
         return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(crc_is_castagnolis),

@@ -313,11 +313,29 @@ static void test_every_kernel_ran(void **state)
     assert_true(n > 10);
 }
 
+/* Where the library, a driver or a device is missing the loader says so and leaves the table.
+ */
+static void test_load(void **state)
+{
+    (void)state;
+    struct kernels k = {0};
+    struct error e = {0};
+    enum err rc = kernels_cuda(&k, 0, &e);
+    if (!rc) {
+        assert_non_null(strstr(k.numerics, "cuda-sm"));
+        kernels_fini(&k);
+        return;
+    }
+    assert_int_equal(rc, ERR_UNSUPPORTED);
+    assert_non_null(strstr(e.msg, "backend cuda"));
+    assert_null(k.ctx);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_op),
-                                       cmocka_unit_test(test_table),
-                                       cmocka_unit_test(test_every_kernel_ran)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_op), cmocka_unit_test(test_table),
+        cmocka_unit_test(test_every_kernel_ran), cmocka_unit_test(test_load)};
     backends_open();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     backends_close();

@@ -139,32 +139,6 @@ static size_t n_files(const char *dir)
     return n;
 }
 
-/* Every member but the manifest; that one but for session and time. */
-static void same_bundle(const char *one, const char *two)
-{
-    static const char *const names[] = {"session.json", "items.jsonl", "tape.u32"};
-    AUTO(buf) struct buf a = BUF_INIT(1 << 26);
-    AUTO(buf) struct buf b = BUF_INIT(1 << 26);
-    size_t n, m;
-    bundle_inflate(one, &a);
-    bundle_inflate(two, &b);
-    for (size_t i = 0; i < 3; i++) {
-        const uint8_t *x = bundle_member_of(&a, names[i], &n);
-        const uint8_t *y = bundle_member_of(&b, names[i], &m);
-        assert_non_null(x);
-        assert_non_null(y);
-        assert_int_equal(n, m);
-        assert_memory_equal(x, y, n);
-    }
-    const char *x = (const char *)bundle_member_of(&a, "manifest.json", &n);
-    const char *y = (const char *)bundle_member_of(&b, "manifest.json", &m);
-    x = strstr(x, "\"redacted\"");
-    y = strstr(y, "\"redacted\"");
-    assert_non_null(x);
-    assert_non_null(y);
-    assert_string_equal(x, y); /* hashes of all members, blobs included */
-}
-
 /* ---- round trips ------------------------------------------------------------------------- */
 
 static void round_trip(void **state)
@@ -191,7 +165,7 @@ static void round_trip(void **state)
     assert_string_equal(s.reason, "cancelled");
     store_fixture_reopen(&w->b);
     export(w->b.st, in.id, w->again);
-    same_bundle(w->file, w->again);
+    bundles_same(w->file, w->again);
 }
 
 static bool no_turn(void *user, const char *session, const struct tape_turn *t)
@@ -237,7 +211,7 @@ static void running_equals_resumed(void **state)
     store_fixture_reopen(&w->a);
     w->a.clock.wall_ms += 5000;
     export(w->a.st, w->id, w->again);
-    same_bundle(w->file, w->again);
+    bundles_same(w->file, w->again);
 }
 
 /* What happens between the steps of an export is not in it: prompts, a rewind, a new name, even
@@ -273,7 +247,7 @@ static void an_export_is_of_its_beginning(void **state)
     bundle_export_end(x, &out);
     assert_int_equal(out.tokens, 700);
     assert_int_equal(out.events, 3);
-    same_bundle(w->file, w->again);
+    bundles_same(w->file, w->again);
     /* Without anybody who keeps it there is nothing to go on with. */
     fixture_session(&w->a, "short", w->id);
     struct tape_event said = {.type = "item", .item = "i", .position = TAPE_END};
@@ -333,7 +307,7 @@ static void forks_bring_their_history(void **state)
     assert_ok(import(w, w->file, &in, &e), &e);
     assert_int_equal(in.tokens, 1250);
     export(w->b.st, in.id, w->again);
-    same_bundle(w->file, w->again);
+    bundles_same(w->file, w->again);
 }
 
 /* The log of a compacted session has events at places of a tape that is kept elsewhere. In its
@@ -354,7 +328,7 @@ static void compacted_sessions_keep_their_log(void **state)
     assert_int_equal(in.tokens, 2000);
     assert_int_equal(in.events, 4);
     export(w->b.st, in.id, w->again);
-    same_bundle(w->file, w->again);
+    bundles_same(w->file, w->again);
     struct session_fork f = {.parent = in.id, .at_seq = 3, .name = "early"};
     assert_int_equal(session_fork(w->b.st, &f, NULL, &e), ERR_NOTFOUND);
     assert_non_null(strstr(e.msg, "gone"));
@@ -370,7 +344,7 @@ static void compacted_sessions_keep_their_log(void **state)
     assert_ok(import(w, w->file, &in, &e), &e);
     assert_int_equal(in.tokens, 0);
     export(w->b.st, in.id, w->again);
-    same_bundle(w->file, w->again);
+    bundles_same(w->file, w->again);
 }
 
 static void empty_and_twice(void **state)
@@ -805,7 +779,7 @@ static void every_failure(void **state)
         if (rc)
             assert_true(rc == ERR_IO || rc == ERR_NOMEM || rc == ERR_LIMIT);
     }
-    same_bundle(w->file, w->again);
+    bundles_same(w->file, w->again);
     for (uint64_t n = 1;; n++) {
         fault_arm(FAULT_FAIL, NULL, n);
         enum err rc = import(w, w->file, &in, &e);

@@ -11,38 +11,13 @@
 #define BLOCK 16u
 #define DAY_MS (24ull * 3600 * 1000)
 
-struct world {
-    struct store_fixture f;
-    struct state_layout l;
-};
-
-static int setup(void **state)
-{
-    struct error e;
-    struct world *w = calloc(1, sizeof *w);
-    assert_non_null(w);
-    store_fixture_init(&w->f, false);
-    assert_ok(store_fixture_open(&w->f, &e), &e);
-    state_layout_make(&w->l, LAYOUT_ODD);
-    *state = w;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct world *w = *state;
-    store_fixture_fini(&w->f);
-    free(w);
-    return 0;
-}
-
-static void with_quota(struct world *w, uint64_t bytes)
+static void with_quota(struct state_world *w, uint64_t bytes)
 {
     w->f.options.quota_bytes = bytes;
     store_fixture_reopen(&w->f);
 }
 
-static struct space space_of(struct world *w)
+static struct space space_of(struct state_world *w)
 {
     struct space s;
     struct error e;
@@ -51,7 +26,7 @@ static struct space space_of(struct world *w)
 }
 
 /* What the daemon does behind a state commit. */
-static void make_room(struct world *w, struct gc_report *r)
+static void make_room(struct state_world *w, struct gc_report *r)
 {
     struct gc *g;
     struct error e;
@@ -65,7 +40,7 @@ static void make_room(struct world *w, struct gc_report *r)
 
 /* Restores as the daemon chooses: by the tip, or by rows where they reach further than a replay
  * costs. Tokens that came back. */
-static uint64_t resume(struct world *w, const char *id)
+static uint64_t resume(struct state_world *w, const char *id)
 {
     struct head_restored r;
     struct head_plan plan;
@@ -76,7 +51,7 @@ static uint64_t resume(struct world *w, const char *id)
     return r.n_tokens;
 }
 
-static uint64_t state_position(struct world *w, const char *id)
+static uint64_t state_position(struct state_world *w, const char *id)
 {
     struct error e;
     AUTO(session_info) struct session_info s = {0};
@@ -268,8 +243,8 @@ static void model_save(struct model *m, size_t i, uint64_t to, uint64_t now)
 #define FIRST 100u /* tokens of a first turn */
 
 /* One turn of a session: what is there comes back, the rest is computed, and all is saved. */
-static void turn(struct world *w, struct model *m, size_t i, const char *id, uint64_t *relost,
-                 uint64_t *wanted)
+static void turn(struct state_world *w, struct model *m, size_t i, const char *id,
+                 uint64_t *relost, uint64_t *wanted)
 {
     struct error e;
     uint64_t length = fixture_length(w->f.st, id), saved = state_position(w, id);
@@ -289,7 +264,7 @@ static void turn(struct world *w, struct model *m, size_t i, const char *id, uin
  * loses. */
 static void ten_sessions_in_room_for_three(void **state)
 {
-    struct world *w = *state;
+    struct state_world *w = *state;
     char ids[SESSIONS][SESSION_ID_CAP];
     struct model *m = calloc(1, sizeof *m);
     uint64_t lost = 0, whole = 0, turns = 0;
@@ -336,7 +311,7 @@ static void ten_sessions_in_room_for_three(void **state)
 /* ---- single cases ------------------------------------------------------------------------ */
 
 /* A session with n tokens and their state. */
-static void fill(struct world *w, const char *name, uint32_t first, uint64_t n,
+static void fill(struct state_world *w, const char *name, uint32_t first, uint64_t n,
                  char id[SESSION_ID_CAP])
 {
     struct error e;
@@ -358,7 +333,7 @@ static uint64_t size_of(uint64_t n)
 /* What can never fit is refused, and costs nobody anything; the session goes on without. */
 static void a_quota_smaller_than_one_object(void **state)
 {
-    struct world *w = *state;
+    struct state_world *w = *state;
     char small[SESSION_ID_CAP], large[SESSION_ID_CAP];
     struct error e;
     with_quota(w, size_of(40) * 5 / 4);
@@ -388,7 +363,7 @@ static void a_quota_smaller_than_one_object(void **state)
 /* Everything else goes before a pinned session; and then writes are refused. */
 static void what_is_pinned_stays(void **state)
 {
-    struct world *w = *state;
+    struct state_world *w = *state;
     char pinned[SESSION_ID_CAP], id[SESSION_ID_CAP];
     struct error e;
     with_quota(w, 4 * size_of(100));
@@ -420,7 +395,7 @@ static void what_is_pinned_stays(void **state)
 /* Between looking and reading, room is made over and over; what was found comes back. */
 static void what_a_restore_has_found_stays(void **state)
 {
-    struct world *w = *state;
+    struct state_world *w = *state;
     char a[SESSION_ID_CAP], id[SESSION_ID_CAP];
     struct head_plan *plan;
     struct head_restored got;
@@ -458,7 +433,7 @@ static void what_a_restore_has_found_stays(void **state)
 /* Of two branches the unused one goes, down to what they share. */
 static void a_shared_prefix_is_worth_all_its_uses(void **state)
 {
-    struct world *w = *state;
+    struct state_world *w = *state;
     char a[SESSION_ID_CAP], fork[SESSION_ID_CAP];
     struct error e;
     fill(w, "a", 100, 96, a);
@@ -480,7 +455,7 @@ static void a_shared_prefix_is_worth_all_its_uses(void **state)
 
 /* ---- packs ------------------------------------------------------------------------------- */
 
-static uint64_t n_packs(struct world *w)
+static uint64_t n_packs(struct state_world *w)
 {
     struct store_counters c;
     store_count(w->f.st, &c);
@@ -490,7 +465,7 @@ static uint64_t n_packs(struct world *w)
 /* Small packs, most of whose sessions go: what lives is moved, and the files go. */
 static void packs_under_half_live_are_rewritten(void **state)
 {
-    struct world *w = *state;
+    struct state_world *w = *state;
     char ids[24][SESSION_ID_CAP];
     struct gc_report r;
     struct error e;
@@ -527,7 +502,7 @@ static void packs_under_half_live_are_rewritten(void **state)
 /* Whatever fails in the middle, what lives comes back, and the next run finishes. */
 static void every_failure(void **state)
 {
-    struct world *w = *state;
+    struct state_world *w = *state;
     char kept[SESSION_ID_CAP], id[SESSION_ID_CAP];
     struct gc_report r;
     struct error e;
@@ -560,16 +535,22 @@ static void every_failure(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(what_is_pinned_stays, setup, teardown),
-        cmocka_unit_test_setup_teardown(what_a_restore_has_found_stays, setup, teardown),
-        cmocka_unit_test_setup_teardown(every_failure, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_is_pinned_stays, state_world_setup,
+                                        state_world_teardown),
+        cmocka_unit_test_setup_teardown(what_a_restore_has_found_stays, state_world_setup,
+                                        state_world_teardown),
+        cmocka_unit_test_setup_teardown(every_failure, state_world_setup, state_world_teardown),
     };
     /* These are about rows. */
     const struct CMUnitTest with_planes[] = {
-        cmocka_unit_test_setup_teardown(ten_sessions_in_room_for_three, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_quota_smaller_than_one_object, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_shared_prefix_is_worth_all_its_uses, setup, teardown),
-        cmocka_unit_test_setup_teardown(packs_under_half_live_are_rewritten, setup, teardown),
+        cmocka_unit_test_setup_teardown(ten_sessions_in_room_for_three, state_world_setup,
+                                        state_world_teardown),
+        cmocka_unit_test_setup_teardown(a_quota_smaller_than_one_object, state_world_setup,
+                                        state_world_teardown),
+        cmocka_unit_test_setup_teardown(a_shared_prefix_is_worth_all_its_uses,
+                                        state_world_setup, state_world_teardown),
+        cmocka_unit_test_setup_teardown(packs_under_half_live_are_rewritten, state_world_setup,
+                                        state_world_teardown),
     };
     int failed = run_with_both_shapes(tests);
     return !!(failed + cmocka_run_group_tests(with_planes, NULL, NULL));

@@ -11,33 +11,8 @@
 
 #define RUN 16
 
-struct world {
-    struct store_fixture f;
-    struct state_layout l;
-};
-
-static int setup(void **state)
-{
-    struct error e;
-    struct world *w = calloc(1, sizeof *w);
-    assert_non_null(w);
-    store_fixture_init(&w->f, false);
-    assert_ok(store_fixture_open(&w->f, &e), &e);
-    state_layout_make(&w->l, LAYOUT_ODD);
-    *state = w;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct world *w = *state;
-    store_fixture_fini(&w->f);
-    free(w);
-    return 0;
-}
-
 /* A session with n tokens and their state, saved in steps, and an event with `text`. */
-static void fill(struct world *w, const char *name, uint32_t first, uint64_t n,
+static void fill(struct state_world *w, const char *name, uint32_t first, uint64_t n,
                  const char *text, char id[SESSION_ID_CAP])
 {
     struct error e;
@@ -53,7 +28,7 @@ static void fill(struct world *w, const char *name, uint32_t first, uint64_t n,
     assert_ok(tape_commit(w->f.st, &c, NULL, &e), &e);
 }
 
-static void restores(struct world *w, const char *id, uint64_t n)
+static void restores(struct state_world *w, const char *id, uint64_t n)
 {
     struct head_restored r;
     struct error e;
@@ -62,7 +37,7 @@ static void restores(struct world *w, const char *id, uint64_t n)
     assert_true(r.has_tip);
 }
 
-static void count(struct world *w, uint64_t *blocks, uint64_t *rest)
+static void count(struct state_world *w, uint64_t *blocks, uint64_t *rest)
 {
     struct store_counters c;
     store_count(w->f.st, &c);
@@ -72,7 +47,7 @@ static void count(struct world *w, uint64_t *blocks, uint64_t *rest)
 
 static void live_state_stays(void **state)
 {
-    struct world *w = *state;
+    struct state_world *w = *state;
     char a[SESSION_ID_CAP], b[SESSION_ID_CAP], fork[SESSION_ID_CAP];
     struct gc_report r;
     struct error e;
@@ -122,7 +97,7 @@ static void look_into(const char *path, const uint8_t *what, size_t n, bool want
 }
 
 /* How many aligned runs of 16 bytes are in the files of the store. */
-static int scan(struct world *w, const void *what, size_t n, bool wanted)
+static int scan(struct state_world *w, const void *what, size_t n, bool wanted)
 {
     const char *const folders[] = {"data", "packs", "state"};
     int seen = 0;
@@ -143,7 +118,7 @@ static int scan(struct world *w, const void *what, size_t n, bool wanted)
 
 static void a_purge_leaves_no_trace(void **state)
 {
-    struct world *w = *state;
+    struct state_world *w = *state;
     static const char secret[] = "{\"text\":\"the quick brown fox jumps over the lazy dog\"}";
     static const char other[] =
         "{\"text\":\"pack my box with five dozen liquor jugs, please\"}";
@@ -176,7 +151,7 @@ static void a_purge_leaves_no_trace(void **state)
 /* A plan for blocks of somebody else, who is purged before it is used. */
 static void stale_plans_are_made_again(void **state)
 {
-    struct world *w = *state;
+    struct state_world *w = *state;
     char a[SESSION_ID_CAP], b[SESSION_ID_CAP];
     struct head_plan *plan;
     struct gc_report r;
@@ -203,7 +178,7 @@ static void stale_plans_are_made_again(void **state)
 /* Whatever fails, the other session is whole, and the next run finishes. */
 static void every_failure(void **state)
 {
-    struct world *w = *state;
+    struct state_world *w = *state;
     char a[SESSION_ID_CAP], b[SESSION_ID_CAP];
     struct gc_report r;
     struct error e;
@@ -256,7 +231,7 @@ static int by_ns(const void *a, const void *b)
 }
 
 /* A commit that comes while a run is under way waits for the step that is, and no more. */
-static void time_steps(struct world *w, enum gc_mode mode, const char *what)
+static void time_steps(struct state_world *w, enum gc_mode mode, const char *what)
 {
     enum { CAP = 1 << 16 };
     uint64_t *ns = calloc(CAP, sizeof *ns), sum = 0;
@@ -285,7 +260,7 @@ static void time_steps(struct world *w, enum gc_mode mode, const char *what)
 
 static void no_step_is_long(void **state)
 {
-    struct world *w = *state;
+    struct state_world *w = *state;
     bool slow = getenv("AGENTD_SLOW") != NULL;
     uint32_t n = slow ? 100 : 6, tokens = 4096 + 700;
     char ids[100][SESSION_ID_CAP], name[16];
@@ -322,11 +297,15 @@ static void no_step_is_long(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(live_state_stays, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_purge_leaves_no_trace, setup, teardown),
-        cmocka_unit_test_setup_teardown(stale_plans_are_made_again, setup, teardown),
-        cmocka_unit_test_setup_teardown(every_failure, setup, teardown),
-        cmocka_unit_test_setup_teardown(no_step_is_long, setup, teardown),
+        cmocka_unit_test_setup_teardown(live_state_stays, state_world_setup,
+                                        state_world_teardown),
+        cmocka_unit_test_setup_teardown(a_purge_leaves_no_trace, state_world_setup,
+                                        state_world_teardown),
+        cmocka_unit_test_setup_teardown(stale_plans_are_made_again, state_world_setup,
+                                        state_world_teardown),
+        cmocka_unit_test_setup_teardown(every_failure, state_world_setup, state_world_teardown),
+        cmocka_unit_test_setup_teardown(no_step_is_long, state_world_setup,
+                                        state_world_teardown),
     };
     return !!run_with_both_shapes(tests);
 }

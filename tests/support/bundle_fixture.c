@@ -121,3 +121,30 @@ const uint8_t *bundle_member_of(const struct buf *tar, const char *name, size_t 
     }
     return NULL;
 }
+
+void bundles_same(const char *one, const char *two)
+{
+    static const char *const names[] = {"session.json", "items.jsonl", "tape.u32"};
+    AUTO(buf) struct buf a = BUF_INIT(1 << 26);
+    AUTO(buf) struct buf b = BUF_INIT(1 << 26);
+    size_t n, m;
+    bundle_inflate(one, &a);
+    bundle_inflate(two, &b);
+    for (size_t i = 0; i < 3; i++) {
+        const uint8_t *x = bundle_member_of(&a, names[i], &n);
+        const uint8_t *y = bundle_member_of(&b, names[i], &m);
+        assert_non_null(x);
+        assert_non_null(y);
+        if (n != m || memcmp(x, y, n) != 0)
+            fail_msg("%s: %s differs from\n%.*s\n\n%.*s", two, names[i], (int)n,
+                     (const char *)x, (int)m, (const char *)y);
+    }
+    const char *x = (const char *)bundle_member_of(&a, "manifest.json", &n);
+    const char *y = (const char *)bundle_member_of(&b, "manifest.json", &m);
+    x = strstr(x, "\"redacted\"");
+    y = strstr(y, "\"redacted\"");
+    assert_non_null(x);
+    assert_non_null(y);
+    assert_string_equal(x, y);
+    assert_int_equal(a.len, b.len);
+}

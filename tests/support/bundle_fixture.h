@@ -29,5 +29,9 @@ void bundle_write_frame(const char *path, const void *bytes, size_t n);
 void bundle_inflate(const char *path, struct buf *out);
 /* The bytes of a member in an inflated archive; NULL if it has none of this name. */
 const uint8_t *bundle_member_of(const struct buf *tar, const char *name, size_t *n);
+/* Asserts that two files are the same but for what an import changes: every member but the
+ * manifest is equal, and of the manifest all behind id, name and time, where the hashes of all
+ * members stand. */
+void bundles_same(const char *one, const char *two);
 
 #endif

@@ -397,31 +397,33 @@ void cuda_emulated_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]
 {
     unsigned lane = cuda_emulation::here.lane;
     cuda_emulation::run->kernel->products++;
-    float sum[4] = {0};
-    float x[4][16], y[4][16]; /* the rows of A and columns of B of this lane's four results */
+    float x[2][16], y[2][16]; /* the rows of A and columns of B of this lane's results */
+    /* A: register (k >= 8) * 2 + (row >= 8) of lane row%8*4 + k%8/2, half k%2: the rows lane/4
+     * and lane/4 + 8 lie in the same four lanes. */
     unsigned slot = cuda_emulation::meet(0xffffffffu, a, 16);
-    for (unsigned i = 0; i < 4; i++)
-        for (unsigned k = 0; k < 16; k++) {
-            /* A: register (k >= 8) * 2 + (row >= 8) of lane row%8*4 + k%8/2, half k%2. */
-            unsigned row = lane / 4 + i / 2 * 8;
-            const uint32_t *from =
-                (const uint32_t *)cuda_emulation::lane_value(row % 8 * 4 + k % 8 / 2, slot);
-            x[i][k] = bf16_at(from[k / 8 * 2 + row / 8], k % 2);
-        }
+    for (unsigned q = 0; q < 4; q++) {
+        const uint32_t *from =
+            (const uint32_t *)cuda_emulation::lane_value(lane / 4 * 4 + q, slot);
+        for (unsigned r = 0; r < 4; r++)
+            for (unsigned half = 0; half < 2; half++)
+                x[r % 2][r / 2 * 8 + q * 2 + half] = bf16_at(from[r], half);
+    }
     cuda_emulation::part(slot);
+    /* B: register (k >= 8) of lane column*4 + k%8/2, half k%2. */
     slot = cuda_emulation::meet(0xffffffffu, b, 8);
-    for (unsigned i = 0; i < 4; i++)
-        for (unsigned k = 0; k < 16; k++) {
-            /* B: register (k >= 8) of lane column*4 + k%8/2, half k%2. */
-            unsigned column = lane % 4 * 2 + i % 2;
+    for (unsigned c = 0; c < 2; c++)
+        for (unsigned q = 0; q < 4; q++) {
             const uint32_t *from =
-                (const uint32_t *)cuda_emulation::lane_value(column * 4 + k % 8 / 2, slot);
-            y[i][k] = bf16_at(from[k / 8], k % 2);
+                (const uint32_t *)cuda_emulation::lane_value((lane % 4 * 2 + c) * 4 + q, slot);
+            for (unsigned r = 0; r < 2; r++)
+                for (unsigned half = 0; half < 2; half++)
+                    y[c][r * 8 + q * 2 + half] = bf16_at(from[r], half);
         }
     cuda_emulation::part(slot);
-    for (unsigned i = 0; i < 4; i++) {
+    for (unsigned i = 0; i < 4; i++) { /* row lane/4 + i/2*8, column lane%4*2 + i%2 */
+        float sum = 0;
         for (unsigned k = 0; k < 16; k++)
-            sum[i] += x[i][k] * y[i][k];
-        d[i] += sum[i];
+            sum += x[i / 2][k] * y[i % 2][k];
+        d[i] += sum;
     }
 }

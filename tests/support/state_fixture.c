@@ -171,3 +171,23 @@ enum err state_restore(struct store *st, const char *session, const struct state
     head_plan_free(plan);
     return rc;
 }
+
+int state_world_setup(void **state)
+{
+    struct error e;
+    struct state_world *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    store_fixture_init(&w->f, false);
+    assert_ok(store_fixture_open(&w->f, &e), &e);
+    state_layout_make(&w->l, LAYOUT_ODD);
+    *state = w;
+    return 0;
+}
+
+int state_world_teardown(void **state)
+{
+    struct state_world *w = *state;
+    store_fixture_fini(&w->f);
+    free(w);
+    return 0;
+}

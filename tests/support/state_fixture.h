@@ -53,4 +53,12 @@ enum err state_restore(struct store *st, const char *session, const struct state
                        uint64_t position, enum head_want want, struct head_plan *plan_out,
                        struct head_restored *out, struct error *e);
 
+/* A store and a layout, for cmocka: *state is a struct state_world with LAYOUT_ODD. */
+struct state_world {
+    struct store_fixture f;
+    struct state_layout l;
+};
+int state_world_setup(void **state);
+int state_world_teardown(void **state);
+
 #endif

@@ -50,4 +50,9 @@ pid_t toolrun_find_process(const char *name);
 bool toolrun_layer(const struct tool_result *r, const char *layer, const char *prefix);
 uint64_t toolrun_now_ms(void);
 
+/* Sockets that no tool may reach: a Unix socket at path that anybody may connect to as far as
+ * its mode goes, and one on a free port of 127.0.0.1. Not blocking; the caller closes. */
+int toolrun_listen_unix(const char *path);
+int toolrun_listen_tcp(int *port);
+
 #endif

@@ -330,28 +330,6 @@ static void test_writing_inside(void **state)
 
 /* ---- sockets ---- */
 
-static int listen_unix(const char *path)
-{
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
-    snprintf(a.sun_path, sizeof a.sun_path, "%s", path);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
-    assert_int_equal(listen(fd, 16), 0);
-    return fd;
-}
-
-static int listen_tcp(int *port)
-{
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    socklen_t n = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
-    assert_int_equal(listen(fd, 16), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &n), 0);
-    *port = ntohs(a.sin_port);
-    return fd;
-}
-
 /* perl -e: connects to a unix socket and says CONNECTED, or why not. */
 #define CONNECT_UNIX                                                                           \
     "perl -MSocket -e 'socket(S, PF_UNIX, SOCK_STREAM, 0) or die \"socket: $!\"; connect(S, "  \
@@ -366,7 +344,7 @@ static void test_control_socket(void **state)
         if (!try_way(way))
             continue;
         assert_int_equal(chmod(t.secret, 0777), 0);
-        AUTO_FD int fd = listen_unix(at("secret/sock"));
+        AUTO_FD int fd = toolrun_listen_unix(at("secret/sock"));
         assert_int_equal(chmod(at("secret/sock"), 0777), 0);
         snprintf(command, sizeof command, CONNECT_UNIX "%s", at("secret/sock"));
         toolrun_bash(&t, command, &r);
@@ -387,7 +365,7 @@ static void test_control_socket_with_full_access(void **state)
     struct tool_result r;
     open_way(0);
     t.mode = TOOL_MODE_FULL_ACCESS;
-    AUTO_FD int fd = listen_unix(at("sock"));
+    AUTO_FD int fd = toolrun_listen_unix(at("sock"));
     snprintf(command, sizeof command, "( setsid " CONNECT_UNIX "%s; ) ; sleep 0.2", at("sock"));
     struct tool_run *run = toolrun_start_bash(&t, command);
     AUTO_FD int connected = -1;
@@ -413,7 +391,7 @@ static void test_network(void **state)
         int port;
         if (!try_way(way))
             continue;
-        AUTO_FD int fd = listen_tcp(&port);
+        AUTO_FD int fd = toolrun_listen_tcp(&port);
         snprintf(
             command, sizeof command,
             "(echo > /dev/tcp/127.0.0.1/%d) && echo CONNECTED; "

@@ -337,29 +337,6 @@ static void nothing_is_written_outside_by_path_link_or_rename(void **state)
 
 /* ---- sockets ---- */
 
-static int listen_unix(const char *path)
-{
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
-    snprintf(a.sun_path, sizeof a.sun_path, "%s", path);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
-    assert_int_equal(chmod(path, 0777), 0);
-    assert_int_equal(listen(fd, 16), 0);
-    return fd;
-}
-
-static int listen_tcp(int *port)
-{
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    socklen_t n = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
-    assert_int_equal(listen(fd, 16), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &n), 0);
-    *port = ntohs(a.sin_port);
-    return fd;
-}
-
 static void assert_nobody_came(int fd, const struct tool_result *r, int way)
 {
     if (strstr(buf_str(&r->text), "CONNECTED"))
@@ -377,7 +354,7 @@ static void control_socket_cannot_be_reached(void **state)
         open_way(way, (struct tools_config){0});
         assert_int_equal(chmod(t.secret, 0777), 0);
         snprintf(path, sizeof path, "%s/sock", t.secret);
-        AUTO_FD int fd = listen_unix(path);
+        AUTO_FD int fd = toolrun_listen_unix(path);
         snprintf(command, sizeof command,
                  "perl -MSocket -e 'socket(S, PF_UNIX, SOCK_STREAM, 0) or die \"socket: $!\"; "
                  "connect(S, sockaddr_un($ARGV[0])) or die \"connect: $!\"; "
@@ -400,7 +377,7 @@ static void network_cannot_be_reached(void **state)
         char command[512];
         int port;
         open_way(way, (struct tools_config){0});
-        AUTO_FD int fd = listen_tcp(&port);
+        AUTO_FD int fd = toolrun_listen_tcp(&port);
         snprintf(command, sizeof command,
                  "(exec 3<>/dev/tcp/127.0.0.1/%d) && echo CONNECTED; "
                  "(exec 3<>/dev/udp/127.0.0.1/%d; echo x >&3) && exit 0; exit 1",
