@@ -92,7 +92,8 @@ static size_t make_text(uint64_t *s, char *out, size_t cap)
 
 static void assert_prefix(const struct ids *front, const struct ids *whole, uint64_t seed)
 {
-    if (front->n > whole->n || memcmp(front->v, whole->v, front->n * sizeof(*front->v)))
+    if (front->n > whole->n ||
+        (front->n && memcmp(front->v, whole->v, front->n * sizeof(*front->v))))
         fail_msg("seed %llu: %zu ids given ahead are no prefix of the %zu of the whole",
                  (unsigned long long)seed, front->n, whole->n);
 }
