@@ -176,8 +176,9 @@ static enum err read_new(struct call *c, struct error *e)
     crypto_random(&seed, sizeof(seed));
     if (!(c->cwd = strdup(cwd)))
         return err_set(e, ERR_NOMEM, "session");
-    return session_config_from_params(params, seed, tools_may_fetch(c->request->daemon->tools),
-                                      &c->config, e);
+    return session_config_from_params(params, seed, c->request->daemon->model->vocab_size,
+                                      tools_may_fetch(c->request->daemon->tools), &c->config,
+                                      e);
 }
 
 void method_session_new(struct request *r)
@@ -420,8 +421,11 @@ static void delete_session(struct request *r, struct live *s)
         return;
     }
     if (s->turn || s->saver || s->queue || s->cut) {
-        err_set(&e, ERR_BUSY, "session %s is %s: cancel its turn first", s->name,
-                live_state_name(s->state));
+        if (s->saver && !s->turn && !s->queue && !s->cut)
+            err_set(&e, ERR_BUSY, "session %s: its state is being saved: try again", s->name);
+        else
+            err_set(&e, ERR_BUSY, "session %s is %s: cancel its turn first", s->name,
+                    live_state_name(s->state));
         request_fail(r, ERR_BUSY, &e);
         return;
     }

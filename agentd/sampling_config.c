@@ -124,12 +124,15 @@ static void store(json_t *stored, const json_t *params, const char *field, json_
     json_decref(otherwise);
 }
 
-enum err sampling_config_read(const json_t *params, uint64_t draw, json_t *stored,
-                              struct error *e)
+enum err sampling_config_read(const json_t *params, uint64_t draw, uint32_t vocab_size,
+                              json_t *stored, struct error *e)
 {
     struct sampling_config c = {0};
     enum err rc = read_all(&c, params, draw, e);
 
+    if (!rc && c.n_bias && c.bias[c.n_bias - 1].id >= vocab_size)
+        rc = err_set(e, ERR_INVAL, "\"logitBias\": token id %u, the model has %u",
+                     c.bias[c.n_bias - 1].id, vocab_size);
     if (!rc) {
         store(stored, params, "seed", json_integer((json_int_t)c.seed));
         store(stored, params, "temperature", json_real(DEFAULT_TEMPERATURE));

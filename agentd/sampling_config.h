@@ -30,9 +30,9 @@ struct sampling_config {
 };
 
 /* Reads params of session/new and sets all fields, defaults filled in, in `stored`. ERR_INVAL
- * names the field. `draw` becomes the seed if none is given. */
-NODISCARD enum err sampling_config_read(const json_t *params, uint64_t draw, json_t *stored,
-                                        struct error *e);
+ * names the field. `draw` becomes the seed if none is given; ids are below vocab_size. */
+NODISCARD enum err sampling_config_read(const json_t *params, uint64_t draw,
+                                        uint32_t vocab_size, json_t *stored, struct error *e);
 /* From what _read has set (or an older build, which knew less). The strings stay those of
  * `stored`, which has to live as long. */
 NODISCARD enum err sampling_config_load(struct sampling_config *c, const json_t *stored,

@@ -190,14 +190,15 @@ static enum err read_rules(const json_t *params, json_t *c, struct error *e)
     return rc;
 }
 
-enum err session_config_from_params(const json_t *params, uint64_t draw, bool may_fetch,
-                                    char **text, struct error *e)
+enum err session_config_from_params(const json_t *params, uint64_t draw, uint32_t vocab_size,
+                                    bool may_fetch, char **text, struct error *e)
 {
     json_auto_t *c = json_object(), *functions = NULL, *client_names = json_array();
     enum err rc;
 
     if ((rc = read_modes(params, c, e)) || (rc = read_limits(params, c, e)) ||
-        (rc = sampling_config_read(params, draw, c, e)) || (rc = read_rules(params, c, e)) ||
+        (rc = sampling_config_read(params, draw, vocab_size, c, e)) ||
+        (rc = read_rules(params, c, e)) ||
         (rc = daemon_functions(params, may_fetch, &functions, e)) ||
         (rc = add_client_functions(params, functions, client_names, e)))
         return rc;

@@ -43,10 +43,11 @@ struct session_config {
 };
 
 /* params of session/new -> the JSON to be stored. ERR_INVAL, ERR_FORMAT, ERR_NOTFOUND or
- * ERR_DENIED name the parameter. `draw` becomes the seed if none is given; may_fetch: the
- * daemon has http_fetch. */
+ * ERR_DENIED name the parameter. `draw` becomes the seed if none is given; vocab_size is the
+ * model's; may_fetch: the daemon has http_fetch. */
 NODISCARD enum err session_config_from_params(const json_t *params, uint64_t draw,
-                                              bool may_fetch, char **text, struct error *e);
+                                              uint32_t vocab_size, bool may_fetch, char **text,
+                                              struct error *e);
 /* ERR_CORRUPT for text that session_config_from_params did not write. */
 NODISCARD enum err session_config_load(const char *text, struct session_config **out,
                                        struct error *e);

@@ -107,7 +107,7 @@ static enum err config(const char *params, char **text)
     struct error e;
     json_auto_t *p = json_loads(params, 0, NULL);
     assert_non_null(p);
-    return session_config_from_params(p, 42, false, text, &e);
+    return session_config_from_params(p, 42, 300, false, text, &e);
 }
 
 static void test_session_parameters(void **state)

@@ -379,6 +379,7 @@ static void test_refused(void **state)
                                       "{\"logitBias\":{\"x\":1}}",
                                       "{\"logitBias\":{\"01\":1}}",
                                       "{\"logitBias\":{\"1\":101}}",
+                                      "{\"logitBias\":{\"1\":1,\"999999\":1}}",
                                       "{\"logitBias\":{\"1\":\"a\"}}"};
     struct daemon_fixture d;
     (void)state;
