@@ -13,6 +13,7 @@ enum bench_geometry {
 };
 extern const char *const bench_geometry_names[]; /* NULL ends; for options */
 
+/* Planes, bytes of rows and tip of a geometry. */
 void bench_layout(enum bench_geometry g, struct state_layout *out);
 
 /* Token ids [from, from + n). */
@@ -30,6 +31,7 @@ struct bench_room {
     void *tip;
     size_t tip_bytes;
 };
+/* ERR_NOMEM. */
 NODISCARD enum err bench_room_new(struct bench_room *r, const struct state_layout *l,
                                   uint64_t n_tokens, struct error *e);
 void bench_room_fini(struct bench_room *r);

@@ -39,6 +39,7 @@ struct ahead {
     struct held held;
 };
 
+/* seq_ahead, seq_ahead_drop and seq_ahead_tokens of engine.h, for a model. */
 enum err model_seq_ahead(struct seq *s, const uint32_t *ids, uint64_t n, enum prefill_mode mode,
                          struct error *e);
 void model_seq_ahead_drop(struct seq *s);

@@ -41,8 +41,11 @@ void engram_cache_prefetch(struct engram_cache *x, uint32_t k, const uint64_t *i
 NODISCARD enum err engram_cache_fetch(struct engram_cache *x, uint32_t k, const uint64_t *ids,
                                       size_t n, uint64_t *at, struct error *e);
 
+/* What `at` of a fetch counts in: codes [rows][engram_dim] E4M3 and scales
+ * [rows][engram_dim/32] E8M0. Borrowed; good until the next fetch. */
 const uint8_t *engram_cache_codes(const struct engram_cache *x);
 const uint8_t *engram_cache_scales(const struct engram_cache *x);
+/* Its counters; never NULL. */
 const struct tier *engram_cache_tier(const struct engram_cache *x);
 
 /* ERR_FORMAT when one of these scales [engram_dim/32] of a row is NaN, with names. */

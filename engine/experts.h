@@ -57,6 +57,7 @@ struct experts_ready {
  * (a read, a NaN scale) with the tensor's name: the choice is dropped, the cache stays good. */
 NODISCARD enum err experts_next(struct experts *x, struct experts_ready *out, struct error *e);
 
+/* Its counters; never NULL. */
 const struct tier *experts_tier(const struct experts *x);
 
 /* ERR_FORMAT when a scale of this expert is NaN, with the tensor's name and the index. */

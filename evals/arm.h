@@ -57,6 +57,8 @@ NODISCARD enum err arm_run(struct arm *a, uint64_t stop, struct error *e);
 /* A second sequence that computes ids beside the first in the same batches. */
 NODISCARD enum err arm_join(struct arm *a, const uint32_t *ids, uint64_t n, struct error *e);
 
+/* Planes and tip of the sequence as it stands, for arm_state_fini(), which an
+ * error wants as well. ERR_NOMEM, or what seq_export_rows returned. */
 NODISCARD enum err arm_export(const struct arm *a, struct arm_state *out, struct error *e);
 void arm_state_fini(struct arm_state *st);
 /* A new sequence from this state; deep and replay run a part of the tape again, unwatched. */

@@ -47,6 +47,7 @@ struct forest {
     uint32_t stamp;
 };
 
+/* An empty picture; st is borrowed. Nothing can fail before the first step. */
 void forest_init(struct forest *f, struct store *st);
 void forest_fini(struct forest *f);
 /* ERR_NOMEM, ERR_IO. */

@@ -38,9 +38,13 @@ struct fsck_report {
 };
 
 struct fsck;
+/* fn is called for each finding. ERR_NOMEM. */
 NODISCARD enum err fsck_begin(struct store *st, bool repair, fsck_fn *fn, void *user,
                               struct fsck **out, struct error *e);
+/* One step. *done: that was the last. Damage is a finding, no error. ERR_IO, ERR_NOMEM: the run
+ * is over. */
 NODISCARD enum err fsck_step(struct fsck *f, bool *done, struct error *e);
+/* Counts up to here; borrowed from the run. */
 const struct fsck_report *fsck_so_far(const struct fsck *f);
 void fsck_end(struct fsck *f); /* NULL is fine */
 

@@ -37,6 +37,8 @@ enum gc_mode {
 };
 
 struct gc;
+/* A run that has evicted nothing yet, for gc_end(). ERR_NOMEM; GC_EVICT asks the file system
+ * first: ERR_IO. */
 NODISCARD enum err gc_begin(struct store *st, enum gc_mode mode, struct gc **out,
                             struct error *e);
 /* One step. *done: that was the last. After an error the run is over; what was not given back

@@ -18,6 +18,7 @@ struct hold {
     uint64_t used_ms; /* Unix time of the last use; 0: never */
 };
 
+/* session is the row id. ERR_IO, ERR_CORRUPT: the database. */
 NODISCARD enum err hold_read(struct store *st, int64_t session, struct hold *out,
                              struct error *e);
 /* One use more, now. In a transaction. */

@@ -26,6 +26,7 @@ struct space {
     uint64_t live;  /* bytes of extents that the catalog names */
 };
 
+/* Asks database and file system. ERR_IO, ERR_CORRUPT. */
 NODISCARD enum err space_read(struct store *st, struct space *out, struct error *e);
 /* Above the high watermark, as of the last space_read or state commit. */
 bool space_is_short(const struct store *st);
