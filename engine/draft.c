@@ -21,12 +21,13 @@ static enum err run_block(struct model *m, struct model_seq *s, uint32_t anchor,
     for (uint32_t i = 0; i < c->draft_block; i++)
         ids[i] = i ? c->draft_noise_id : anchor;
     memcpy(r.lo, s->kv.lo, sizeof(r.lo));
-    enum err rc = forward_begin(m, &r, e);
+    struct batch batch = batch_of(&r, 1);
+    enum err rc = forward_begin(m, &batch, e);
     if (rc)
         return rc;
     for (uint32_t i = 0; i < c->n_drafts; i++)
-        forward_layer(m, &r, c->n_layers + i);
-    forward_end(m, &r);
+        forward_layer(m, &batch, c->n_layers + i);
+    forward_end(m, &batch);
     return m->broken.code ? err_set(e, m->broken.code, "%s", m->broken.msg) : OK;
 }
 

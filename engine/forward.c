@@ -11,6 +11,34 @@
 /* Tables above this size are asked for page by page as soon as the ids are known. */
 #define ENGRAM_PREFETCH_BYTES (UINT64_C(64) << 20)
 
+/* ---- runs side by side --------------------------------------------------------------------
+ */
+
+struct batch batch_of(struct run *runs, uint32_t n_runs)
+{
+    struct batch batch = {.runs = runs, .n_runs = n_runs};
+    for (uint32_t i = 0; i < n_runs; i++) {
+        runs[i].row = batch.n;
+        batch.n += runs[i].n;
+    }
+    return batch;
+}
+
+uint32_t run_first(const struct model *m, const struct run *r, uint32_t layer)
+{
+    uint64_t from = r->from[m->shape.class[layer]];
+    if (from <= r->pos0)
+        return 0;
+    return from - r->pos0 < r->n ? (uint32_t)(from - r->pos0) : r->n;
+}
+
+uint32_t batch_first(const struct model *m, const struct batch *batch, uint32_t layer)
+{
+    for (uint32_t i = 1; i < batch->n_runs; i++)
+        assert(!run_first(m, &batch->runs[i], layer));
+    return run_first(m, &batch->runs[0], layer);
+}
+
 /* ---- buffers ------------------------------------------------------------------------------
  */
 
@@ -21,7 +49,7 @@ struct buffer {
 
 #define WORK_BUFFERS 48
 
-/* Every buffer of w with its size, for a run of `cap` tokens. */
+/* Every buffer of w with its size, for a batch of `cap` tokens. */
 static size_t list_buffers(const struct model *m, struct work *w, size_t cap,
                            struct buffer *out)
 {
@@ -44,8 +72,10 @@ static size_t list_buffers(const struct model *m, struct work *w, size_t cap,
     ADD(o, cap * c->n_heads * d * f);
     ADD(oa, cap * o * f);
     ADD(key, cap * d * f);
-    ADD(u, (cap + 1) * d * f);
-    ADD(g, (cap + 1) * d * f);
+    ADD(u, c->n_kv_sources * cap * d * f);
+    ADD(g, c->n_kv_sources * cap * d * f);
+    ADD(group_u, K_MAX_RATIO * d * f);
+    ADD(group_g, K_MAX_RATIO * d * f);
     ADD(latent, cap * d * f);
     ADD(ikey, cap * c->index_dim * f);
     ADD(iq, cap * c->index_heads * c->index_dim * f);
@@ -71,11 +101,9 @@ static size_t list_buffers(const struct model *m, struct work *w, size_t cap,
     ADD(engram_ids, c->n_engram * cap * tables * sizeof(uint64_t));
     ADD(engram_at, m->engram_cache ? cap * tables * sizeof(uint64_t) : 0);
     ADD(keys, (size_t)m->shape.n_rings * cap * m->shape.ring_row);
-    ADD(pending, (size_t)c->n_kv_sources * LOGIT_ROWS * 2 * d * f);
     ADD(target, cap * c->n_draft_targets * D * f);
     ADD(draft_in, c->n_drafts ? (D + c->draft_rank) * f : 0);
     ADD(draft_bias, c->n_drafts ? c->vocab_size * f : 0);
-    ADD(last, D * f);
     ADD(logits, (size_t)LOGIT_ROWS * c->vocab_size * f);
 #undef ADD
     assert(k <= WORK_BUFFERS);
@@ -98,7 +126,7 @@ enum err work_reserve(struct model *m, uint32_t n, struct error *e)
         n = LOGIT_ROWS;
     struct work *w = calloc(1, sizeof(*w));
     if (!w)
-        return err_set(e, ERR_NOMEM, "buffers of a run");
+        return err_set(e, ERR_NOMEM, "buffers of a batch");
     w->k = &m->k;
     w->cap = n;
     struct buffer list[WORK_BUFFERS];
@@ -107,7 +135,7 @@ enum err work_reserve(struct model *m, uint32_t n, struct error *e)
         if (list[i].n_bytes && !(*list[i].p = m->k.alloc(&m->k, list[i].n_bytes))) {
             free_buffers(m, w);
             free(w);
-            return err_set(e, ERR_NOMEM, "%zu bytes of buffers for a run of %u tokens",
+            return err_set(e, ERR_NOMEM, "%zu bytes of buffers for a batch of %u tokens",
                            list[i].n_bytes, n);
         }
     work_free(m);
@@ -172,10 +200,11 @@ static uint32_t piece_of(uint64_t left)
 
 static void hash_ids(struct model *m, const struct run *r)
 {
+    struct work *b = m->work;
     uint32_t tables = m->engram.n_tables;
     for (uint32_t k = 0; k < m->config.n_engram; k++)
         for (uint32_t done = 0, n; done < r->n; done += n) {
-            uint64_t *rows = m->work->engram_ids + ((size_t)k * m->work->cap + done) * tables;
+            uint64_t *rows = b->engram_ids + ((size_t)k * b->cap + r->row + done) * tables;
             n = piece_of(r->n - done);
             hash_piece(m, k, r->history, r->ids, done, n, rows);
             prefetch(m, k, rows, (size_t)n * tables);
@@ -194,37 +223,47 @@ void forward_prefetch(struct model *m, const uint32_t *history, const uint32_t *
         }
 }
 
-static void rope_tables(struct model *m, const struct run *r)
+static void rope_tables(struct model *m, const struct batch *batch)
 {
     struct work *b = m->work;
-    struct k_rope_table t = {.pos = b->positions, .n = r->n, .half = m->config.rope_dim / 2};
-    for (uint32_t i = 0; i < r->n; i++)
-        b->positions[i] = r->pos0 + i;
+    struct k_rope_table t = {
+        .pos = b->positions, .n = batch->n, .half = m->config.rope_dim / 2};
+    for (uint32_t k = 0; k < batch->n_runs; k++)
+        for (uint32_t i = 0; i < batch->runs[k].n; i++)
+            b->positions[batch->runs[k].row + i] = batch->runs[k].pos0 + i;
     t.inv_freq = m->rope_plain, t.cos = b->plain_cos, t.sin = b->plain_sin;
     m->k.rope_table(&m->k, &t);
     t.inv_freq = m->rope_yarn, t.cos = b->yarn_cos, t.sin = b->yarn_sin;
     m->k.rope_table(&m->k, &t);
 }
 
-enum err forward_begin(struct model *m, const struct run *r, struct error *e)
+/* Everything about a run that follows from its ids alone. */
+static void begin_run(struct model *m, const struct run *r)
 {
-    enum err rc = work_reserve(m, r->n, e);
-    if (rc)
-        return rc;
     struct work *b = m->work;
-    m->broken = (struct error){0};
-    m->gathered.is_valid = false;
     if (m->config.n_engram && !r->block)
         hash_ids(m, r);
     if (r->n_next)
         forward_prefetch(m, r->history, r->ids, r->n, r->n_next);
-    rope_tables(m, r);
-    m->k.copy_in(&m->k, b->ids, r->ids, r->n * sizeof(*b->ids));
+    m->k.copy_in(&m->k, b->ids + r->row, r->ids, r->n * sizeof(*b->ids));
+}
+
+enum err forward_begin(struct model *m, const struct batch *batch, struct error *e)
+{
+    enum err rc = work_reserve(m, batch->n, e);
+    if (rc)
+        return rc;
+    struct work *b = m->work;
+    m->broken = (struct error){0};
+    m->gathered.of = NULL;
+    for (uint32_t i = 0; i < batch->n_runs; i++)
+        begin_run(m, &batch->runs[i]);
+    rope_tables(m, batch);
     m->k.embed(&m->k, &(struct k_embed){.w = &m->weights.embed,
                                         .ids = b->ids,
                                         .x = b->x,
                                         .pre = b->pre,
-                                        .n = r->n,
+                                        .n = batch->n,
                                         .copies = m->config.hc});
     return OK;
 }
@@ -290,7 +329,7 @@ static void copy_held(struct model *m, const struct run *r, struct held *h, uint
         size_t n = parts[i].n_bytes;
         for (uint32_t t = first; n && t < r->n; t++) {
             char *held = (char *)*parts[i].held + (r->pos0 + t) % m->config.window * n;
-            char *work = (char *)parts[i].work + t * n;
+            char *work = (char *)parts[i].work + (r->row + t) * n;
             m->k.copy(&m->k, to_work ? work : held, to_work ? held : work, n);
         }
     }
@@ -304,13 +343,11 @@ void forward_hold(struct model *m, const struct run *r, struct held *h)
 /* ---- after the last layer -----------------------------------------------------------------
  */
 
-uint32_t forward_end(struct model *m, const struct run *r)
+uint32_t forward_end(struct model *m, const struct batch *batch)
 {
     const struct config *c = &m->config;
     struct work *b = m->work;
-    uint32_t first = run_first(m, r, c->n_layers - 1), n = r->n - first;
-    if (!n)
-        return 0;
+    uint32_t first = batch_first(m, batch, c->n_layers - 1), n = batch->n - first;
     m->k.hc_collapse(&m->k, &(struct k_hc_collapse){.x = b->x + (size_t)first * c->hc * c->dim,
                                                     .pre = b->pre + (size_t)first * c->hc,
                                                     .h = b->h,
@@ -318,61 +355,75 @@ uint32_t forward_end(struct model *m, const struct run *r)
                                                     .hc = c->hc,
                                                     .d = c->dim,
                                                     .round = m->rounding.value});
-    m->k.copy(&m->k, b->last, b->h + (size_t)(n - 1) * c->dim, c->dim * sizeof(float));
     return n;
 }
 
-enum err forward_run(struct model *m, const struct run *r, uint32_t *n_out, struct error *e)
+const float *forward_rows(const struct model *m, const struct batch *batch, const struct run *r,
+                          uint32_t *n)
 {
-    bool adds_rows = !r->replay && !r->held;
-    enum err rc = adds_rows ? kv_make_room(r->kv, r->kv->n_tokens, r->n, e) : OK;
-    if (rc || (rc = forward_begin(m, r, e)))
-        return rc;
-    struct held held = r->held ? *r->held : (struct held){0};
-    if (r->held)
-        copy_held(m, r, &held, 0, true);
-    for (uint32_t l = r->held ? m->config.last_source + 1 : 0; l < m->config.n_layers; l++) {
-        /* One token is short enough to finish, and so is what was held; a chunk can be thrown
-         * away, nothing is written. */
-        if (r->n > 1 && !r->held && atomic_exchange(&m->interrupted, false)) {
-            rc = m->k.sync(&m->k, e);
-            return rc ? rc : err_set(e, ERR_CANCELLED, "interrupted in layer %u", l);
-        }
-        forward_engram(m, r, l);
-        forward_layer(m, r, l);
+    uint32_t last = m->config.n_layers - 1, first = run_first(m, r, last);
+    *n = r->n - first;
+    return m->work->h + (size_t)(r->row + first - batch_first(m, batch, last)) * m->config.dim;
+}
+
+/* The layers, up to where something is broken. ERR_CANCELLED. */
+static enum err run_layers(struct model *m, const struct batch *batch, struct error *e)
+{
+    const struct run *chunk = &batch->runs[0];
+    /* Single tokens are short enough to finish, and so is what was held; a chunk can be thrown
+     * away, nothing is written. */
+    bool stops = chunk->n > 1 && !chunk->held;
+    for (uint32_t l = 0; l < m->config.n_layers; l++) {
+        if (stops && atomic_exchange(&m->interrupted, false))
+            return err_set(e, ERR_CANCELLED, "interrupted in layer %u", l);
+        forward_engram(m, batch, l);
+        forward_layer(m, batch, l);
         if (m->broken.code)
             break;
     }
-    forward_draft_keys(m, r);
-    uint32_t n = forward_end(m, r);
-    if ((rc = m->k.sync(&m->k, e)))
-        return rc;
-    if ((rc = m->broken.code)) {
-        if (e)
-            *e = m->broken;
-        return rc;
-    }
-    *n_out = n;
     return OK;
+}
+
+enum err forward_batch(struct model *m, const struct batch *batch, struct error *e)
+{
+    enum err rc = forward_begin(m, batch, e);
+    if (rc)
+        return rc;
+    struct held held = batch->runs[0].held ? *batch->runs[0].held : (struct held){0};
+    if (batch->runs[0].held)
+        copy_held(m, &batch->runs[0], &held, 0, true);
+    enum err stopped = run_layers(m, batch, e);
+    if (!stopped) {
+        forward_draft_keys(m, batch);
+        (void)forward_end(m, batch);
+    }
+    if ((rc = m->k.sync(&m->k, e)) || (rc = stopped))
+        return rc;
+    if (m->broken.code && e)
+        *e = m->broken;
+    return m->broken.code;
 }
 
 void forward_commit(struct model *m, const struct run *r, uint32_t n)
 {
     const struct config *c = &m->config;
     struct work *b = m->work;
-    assert(n && r->n - n < LOGIT_ROWS);
+    assert(n && n <= r->n);
     for (uint32_t l = 0; l < m->shape.n_rings; l++) {
         uint32_t first = run_first(m, r, l);
         if (first < n)
             kv_ring_write(r->kv, l, r->pos0 + first, n - first,
-                          b->keys + ((size_t)l * b->cap + first) * m->shape.ring_row);
+                          b->keys + ((size_t)l * b->cap + r->row + first) * m->shape.ring_row);
     }
     for (uint32_t i = 0; i < c->n_kv_sources && !r->held; i++) {
-        size_t width = 2 * (size_t)c->head_dim;
-        const float *staged = b->pending + (i * LOGIT_ROWS + (n - 1) % LOGIT_ROWS) * width;
-        bool waits = (r->pos0 + n) % m->shape.source_ratio[i] != 0;
-        for (size_t j = 0; j < width; j++)
-            kv_pending(r->kv, i)[j] = waits ? staged[j] : 0;
+        size_t at = ((size_t)i * b->cap + r->row + n - 1) * c->head_dim;
+        size_t n_bytes = c->head_dim * sizeof(float);
+        float *pending = kv_pending(r->kv, i);
+        memset(pending, 0, 2 * n_bytes);
+        if ((r->pos0 + n) % m->shape.source_ratio[i] != 0) {
+            memcpy(pending, b->u + at, n_bytes);
+            memcpy(pending + c->head_dim, b->g + at, n_bytes);
+        }
     }
     memcpy(r->kv->lo, r->lo, sizeof(r->lo));
     if (!r->replay)

@@ -1,14 +1,17 @@
-/* One run through the layers: consecutive tokens of one sequence, one chunk of a segment.
+/* One pass through the layers: a batch of runs, each some consecutive tokens of one sequence.
  *
- *     forward_run()      everything, into staged state
- *     forward_commit()   makes it part of the sequence
+ *     forward_batch()    everything, into staged state
+ *     forward_commit()   makes a run part of its sequence
  *
  * or, for tests, layer by layer: forward_begin(), then for each layer forward_engram() and
  * forward_layer(), forward_end().
  *
- * A layer's results for a token do not depend on how the segment was cut into runs. Nothing of
- * the sequence changes before forward_commit(): rows are written above those that count, the
- * keys of the run are staged beside the rings. */
+ * The tokens of all runs lie one behind the other in the work buffers, a row each. What a layer
+ * does to every token alike is one operation on all rows; what looks at the sequence
+ * (attention, selection, compressed rows) goes run by run. A layer's results for a token do not
+ * depend on how its segment was cut into runs, nor on the other runs of the batch. Nothing of a
+ * sequence changes before forward_commit(): rows are written above those that count, the keys
+ * of the run are staged beside the rings. */
 #ifndef ENGINE_FORWARD_H
 #define ENGINE_FORWARD_H
 
@@ -43,10 +46,22 @@ struct run {
      * layers. The others have done with these tokens: of the sequence only rings of the layers
      * above change. */
     const struct held *held;
+    uint32_t row; /* of ids[0] in the work buffers: batch_of() sets it */
 };
 
-/* Buffers of a run of at most `cap` tokens; all f32 unless stated, memory of the backend. D is
- * hidden_size, d head_dim. */
+/* Runs of different sequences in one pass. Only the first one may leave out tokens anywhere (a
+ * clipped prefill, a replay, streams that were held): so the rows that a layer works on are
+ * always the last ones. */
+struct batch {
+    const struct run *runs;
+    uint32_t n_runs, n; /* n: rows of all */
+};
+
+/* Gives the runs their rows. Borrows them. */
+struct batch batch_of(struct run *runs, uint32_t n_runs);
+
+/* Buffers of a batch of at most `cap` tokens; all f32 unless stated, memory of the backend. D
+ * is hidden_size, d head_dim. */
 struct work {
     struct kernels *k;
     uint32_t cap;
@@ -57,7 +72,8 @@ struct work {
     float *qr, *q;             /* [cap][q_lora], [cap][n_heads][d] */
     float *o, *oa;             /* [cap][n_heads][d], [cap][o_groups*o_lora] */
     float *key;                /* [cap][d] */
-    float *u, *g;              /* [cap+1][d] values and gates of the compressor */
+    float *u, *g;              /* [n_sources][cap][d] values and gates of the compressor */
+    float *group_u, *group_g;  /* [ratio][d] of a group that an earlier run began */
     float *latent, *ikey;      /* [cap][d], [cap][index_dim] */
     float *iq, *iw;            /* [cap][index_heads][index_dim], [cap][index_heads] */
     float *route, *route_w;    /* [cap][n_experts], [cap][n_active], the larger of both kinds */
@@ -75,11 +91,9 @@ struct work {
     uint64_t *engram_ids; /* [n_engram][cap][n_tables] */
     uint64_t *engram_at;  /* [cap][n_tables] where the cache has them */
     uint8_t *keys;        /* [n_rings][cap][ring_row] staged keys */
-    float *pending;       /* [n_sources][LOGIT_ROWS][2][d] value and gate of the last tokens */
     float *target;        /* [cap][n_draft_targets][D] streams that the draft layers are fed */
     float *draft_in;      /* [D+rank] of the confidence head */
     float *draft_bias;    /* [vocab] of the Markov head */
-    float *last;          /* [D] collapsed last row, before the final norm */
     float *logits;        /* [LOGIT_ROWS][vocab] */
 };
 
@@ -90,33 +104,39 @@ void work_free(struct model *m);
 
 /* Offset of the first token of the run that layer l works on; r->n when there is none. */
 uint32_t run_first(const struct model *m, const struct run *r, uint32_t layer);
+/* The first row of the batch that layer l works on: from there on it works on all. */
+uint32_t batch_first(const struct model *m, const struct batch *batch, uint32_t layer);
 
 /* Starts to read the Engram rows of the tokens ids[at], ids[at + 1] .. ids[at + n - 1]; before
  * ids[0] comes the history, as in struct run. */
 void forward_prefetch(struct model *m, const uint32_t *history, const uint32_t *ids,
                       uint64_t at, uint64_t n);
 
-NODISCARD enum err forward_begin(struct model *m, const struct run *r, struct error *e);
-void forward_engram(struct model *m, const struct run *r, uint32_t layer);
-void forward_layer(struct model *m, const struct run *r, uint32_t layer);
-/* Collapses the rows that all layers computed into w->h; returns how many (they are the run's
- * last ones). The very last is left in w->last, too. */
-uint32_t forward_end(struct model *m, const struct run *r);
+NODISCARD enum err forward_begin(struct model *m, const struct batch *batch, struct error *e);
+void forward_engram(struct model *m, const struct batch *batch, uint32_t layer);
+void forward_layer(struct model *m, const struct batch *batch, uint32_t layer);
+/* Collapses the rows that all layers computed into w->h; returns how many (the batch's last
+ * ones). */
+uint32_t forward_end(struct model *m, const struct batch *batch);
 
-/* begin, every layer, end, sync. ERR_CANCELLED when m->interrupted was set on the way; nothing
- * has happened to the sequence then. *n_out as forward_end returns. */
-NODISCARD enum err forward_run(struct model *m, const struct run *r, uint32_t *n_out,
-                               struct error *e);
-/* Holds the streams of the run's last W tokens, after forward_run() of one that left out the
- * layers above the last KV source. */
+/* begin, every layer, end, sync. The caller has made room for the rows (kv_make_room). Nothing
+ * has happened to any sequence when this fails. ERR_CANCELLED: m->interrupted was set on the
+ * way, and the first run is a chunk. Whose fault another failure is it does not say. */
+NODISCARD enum err forward_batch(struct model *m, const struct batch *batch, struct error *e);
+/* After forward_batch() or forward_end(): the collapsed rows [*n][D] of the run's tokens that
+ * all layers computed, which are its last ones; before the final norm, in w->h. */
+const float *forward_rows(const struct model *m, const struct batch *batch, const struct run *r,
+                          uint32_t *n);
+/* Holds the streams of the run's last W tokens, after forward_batch() with one that left out
+ * the layers above the last KV source. */
 void forward_hold(struct model *m, const struct run *r, struct held *h);
 /* Moves keys and unfinished groups of the run's first n tokens into the sequence, and n_tokens
- * on (not when replaying). The rest never was: r->n - n < LOGIT_ROWS. */
+ * on (not when replaying). The rest never was. */
 void forward_commit(struct model *m, const struct run *r, uint32_t n);
 
-/* The draft layers' keys of the run's tokens, from the streams that entered the target layers;
- * only the last W can be asked for later. */
-void forward_draft_keys(struct model *m, const struct run *r);
+/* The draft layers' keys of the batch's tokens, from the streams that entered the target
+ * layers; only a sequence's last W can be asked for later. */
+void forward_draft_keys(struct model *m, const struct batch *batch);
 /* y = w x for n dense rows, the input rounded as the weight's kind demands. */
 void forward_product(struct model *m, const struct k_weight *w, const float *x, float *y,
                      size_t n, enum k_round out);

@@ -15,32 +15,49 @@
 /* ---- what the observer sees ---------------------------------------------------------------
  */
 
-static void observe(const struct model *m, const struct run *r, const char *name,
-                    uint32_t layer, uint32_t first, uint32_t width, enum observed_type type,
-                    const void *data)
+/* Tokens of a run that are in rows `first` and up of the batch: all after `skip`. */
+static uint32_t tokens_from(const struct run *r, uint32_t first, uint32_t *skip)
 {
-    if (!m->observer.tensor || r->block)
+    *skip = first > r->row ? first - r->row : 0;
+    return *skip < r->n ? r->n - *skip : 0;
+}
+
+/* Rows from `first` on, each n_bytes; `rows` is where row 0 of the batch lies. */
+static void observe_run(const struct model *m, const struct run *r, const char *name,
+                        uint32_t layer, uint32_t first, uint32_t width, enum observed_type type,
+                        size_t n_bytes, const void *rows)
+{
+    uint32_t skip, n = tokens_from(r, first, &skip);
+    if (!m->observer.tensor || r->block || !n)
         return;
     struct observed t = {.name = name,
                          .layer = layer,
-                         .pos0 = r->pos0 + first,
-                         .n = r->n - first,
+                         .pos0 = r->pos0 + skip,
+                         .n = n,
                          .width = width,
                          .type = type,
-                         .data = data};
+                         .data = (const char *)rows + (r->row + skip) * n_bytes};
     m->observer.tensor(m->observer.user, r->seq, &t);
 }
 
-static void observe_f32(const struct model *m, const struct run *r, const char *name,
-                        uint32_t layer, uint32_t first, uint32_t width, const float *rows)
+static void observe(const struct model *m, const struct batch *batch, const char *name,
+                    uint32_t layer, uint32_t first, uint32_t width, enum observed_type type,
+                    size_t n_bytes, const void *rows)
 {
-    observe(m, r, name, layer, first, width, OBSERVED_F32, rows + (size_t)first * width);
+    for (uint32_t i = 0; i < batch->n_runs; i++)
+        observe_run(m, &batch->runs[i], name, layer, first, width, type, n_bytes, rows);
 }
 
-static void observe_i32(const struct model *m, const struct run *r, const char *name,
+static void observe_f32(const struct model *m, const struct batch *batch, const char *name,
+                        uint32_t layer, uint32_t first, uint32_t width, const float *rows)
+{
+    observe(m, batch, name, layer, first, width, OBSERVED_F32, width * sizeof(*rows), rows);
+}
+
+static void observe_i32(const struct model *m, const struct batch *batch, const char *name,
                         uint32_t layer, uint32_t first, uint32_t width, const int32_t *rows)
 {
-    observe(m, r, name, layer, first, width, OBSERVED_I32, rows + (size_t)first * width);
+    observe(m, batch, name, layer, first, width, OBSERVED_I32, width * sizeof(*rows), rows);
 }
 
 /* ---- small steps --------------------------------------------------------------------------
@@ -60,7 +77,7 @@ void forward_product(struct model *m, const struct k_weight *w, const float *x, 
                                   .out = out});
 }
 
-/* The same for the run's tokens from `first` on; x and y are the buffers' starts. */
+/* The same for n rows of the batch from `first` on; x and y are the buffers' starts. */
 static void product(struct model *m, const struct k_weight *w, const float *x, float *y,
                     size_t first, size_t n)
 {
@@ -85,7 +102,7 @@ static void norm_rows(struct model *m, float *x, const float *w, uint32_t d, siz
                                             .round = m->rounding.value});
 }
 
-/* Rotates the last rope_dim values of each of n_head heads of the run's tokens. Layers with
+/* Rotates the last rope_dim values of each of n_head heads of the batch's tokens. Layers with
  * compressed rows use the long-context frequencies for everything in them. */
 static void rotate(struct model *m, uint32_t layer, float *x, uint32_t n_head, uint32_t d,
                    size_t first, size_t n, bool inverse)
@@ -161,104 +178,144 @@ static void update(struct model *m, uint32_t first, size_t n)
 /* ---- compressed rows (section 6) ----------------------------------------------------------
  */
 
-/* Index keys and rows of n groups from their latents, the first being row number row0. */
-static void store_rows(struct model *m, const struct run *r, uint32_t layer, uint64_t row0,
-                       size_t n)
+/* Which groups of `ratio` tokens a run completes: n of them, the first is row number row0 of
+ * its plane. None where the rows are there already. */
+static uint32_t groups_of(const struct run *r, uint32_t ratio, uint64_t *row0)
+{
+    *row0 = r->pos0 / ratio;
+    return r->replay || r->held ? 0 : (uint32_t)((r->pos0 % ratio + r->n) / ratio);
+}
+
+/* The first token of a run that a KV source makes something of. In a replay that is only what
+ * waits for a partner at its end. */
+static uint32_t source_first(const struct run *r, uint32_t ratio)
+{
+    bool waits = (r->pos0 + r->n) % ratio != 0;
+    return r->held ? r->n : r->replay ? r->n - (waits ? 1 : 0) : 0;
+}
+
+/* Writes what was made of the batch's groups, d values each, behind the planes of each run. */
+static void encode_groups(struct model *m, const struct batch *batch, uint32_t layer,
+                          const float *x, uint32_t d, enum k_format format,
+                          uint8_t *plane(const struct kv *kv, uint32_t source, uint64_t row))
+{
+    const struct config *c = &m->config;
+    for (uint32_t i = 0; i < batch->n_runs; i++) {
+        uint64_t row0;
+        uint32_t n = groups_of(&batch->runs[i], c->ratio[layer], &row0);
+        uint8_t *rows = plane(batch->runs[i].kv, c->kv_of[layer], row0);
+        m->k.encode(&m->k,
+                    &(struct k_encode){.x = x, .rows = rows, .n = n, .d = d, .format = format});
+        x += (size_t)n * d;
+    }
+}
+
+/* Index keys and rows of the batch's groups from their latents. */
+static void store_rows(struct model *m, const struct batch *batch, uint32_t layer)
 {
     const struct config *c = &m->config;
     const struct compressor_weights *w = &m->weights.layers[layer].compressor;
     struct work *b = m->work;
-    uint32_t source = c->kv_of[layer], half = c->rope_dim / 2;
+    size_t n = 0;
+    /* A row stands for its group's first token: that is its position. */
+    for (uint32_t i = 0; i < batch->n_runs; i++) {
+        uint64_t row0;
+        uint32_t groups = groups_of(&batch->runs[i], c->ratio[layer], &row0);
+        for (uint32_t k = 0; k < groups; k++)
+            b->positions[n++] = (row0 + k) * c->ratio[layer];
+    }
     struct k_rope rope = {.cos = b->row_cos,
                           .sin = b->row_sin,
                           .n = n,
                           .n_head = 1,
-                          .half = half,
+                          .half = c->rope_dim / 2,
                           .round = m->rounding.value};
-
-    /* A row stands for its group's first token: that is its position. */
-    for (size_t i = 0; i < n; i++)
-        b->positions[i] = (row0 + i) * c->ratio[layer];
     m->k.rope_table(&m->k, &(struct k_rope_table){.pos = b->positions,
                                                   .inv_freq = m->rope_yarn,
                                                   .cos = b->row_cos,
                                                   .sin = b->row_sin,
                                                   .n = n,
-                                                  .half = half});
+                                                  .half = rope.half});
 
     /* The index key comes from the latent before rotation and rounding. */
     product(m, &w->wk, b->latent, b->ikey, 0, n);
     norm_rows(m, b->ikey, w->k_norm, c->index_dim, 0, n);
     rope.x = b->ikey, rope.d = c->index_dim;
     m->k.rope(&m->k, &rope);
-    m->k.encode(&m->k, &(struct k_encode){.x = b->ikey,
-                                          .rows = kv_keys(r->kv, source, row0),
-                                          .n = n,
-                                          .d = c->index_dim,
-                                          .format = m->shape.key_format});
+    encode_groups(m, batch, layer, b->ikey, c->index_dim, m->shape.key_format, kv_keys);
 
     rope.x = b->latent, rope.d = c->head_dim;
     m->k.rope(&m->k, &rope);
-    m->k.encode(&m->k, &(struct k_encode){.x = b->latent,
-                                          .rows = kv_rows(r->kv, source, row0),
-                                          .n = n,
-                                          .d = c->head_dim,
-                                          .format = m->shape.row_format});
+    encode_groups(m, batch, layer, b->latent, c->head_dim, m->shape.row_format, kv_rows);
 }
 
-/* Ratio 1: every token is its own row. */
-static void compress_each(struct model *m, const struct run *r, uint32_t layer)
+/* Ratio 1: every token is its own row. The latents of the batch's groups go to w->latent, and
+ * their number is returned. */
+static size_t compress_each(struct model *m, const struct batch *batch, uint32_t layer)
 {
     const struct compressor_weights *w = &m->weights.layers[layer].compressor;
-    if (r->replay)
-        return;
-    product(m, &w->wkv, m->work->h, m->work->latent, 0, r->n);
-    norm_rows(m, m->work->latent, w->norm, m->config.head_dim, 0, r->n);
-    store_rows(m, r, layer, r->pos0, r->n);
+    struct work *b = m->work;
+    uint32_t first = source_first(&batch->runs[0], 1), n = batch->n - first;
+    forward_product(m, &w->wkv, b->h + (size_t)first * m->config.dim, b->latent, n,
+                    m->rounding.value);
+    return n;
 }
 
-/* Ratio 2: a token that has no partner yet waits, as (u, g), for the next run. */
-static void compress_groups(struct model *m, const struct run *r, uint32_t layer)
+/* Pools the groups of one run into out. The first one may have begun in an earlier run: what
+ * waited is put in front of its other tokens. Returns how many there are. */
+static size_t pool_groups(struct model *m, const struct run *r, uint32_t layer, float *out)
+{
+    const struct config *c = &m->config;
+    struct work *b = m->work;
+    uint32_t source = c->kv_of[layer], ratio = c->ratio[layer], d = c->head_dim;
+    uint32_t ahead = (uint32_t)(r->pos0 % ratio); /* tokens that waited */
+    uint64_t row0;
+    size_t n = groups_of(r, ratio, &row0), at = ((size_t)source * b->cap + r->row) * d;
+    struct k_compress a = {
+        .out = out, .n = 1, .ratio = ratio, .d = d, .round = m->rounding.value};
+    if (n && ahead) {
+        const float *waiting = kv_pending(r->kv, source);
+        size_t n_new = (size_t)(ratio - ahead) * d;
+        m->k.copy(&m->k, b->group_u, waiting, d * sizeof(float));
+        m->k.copy(&m->k, b->group_g, waiting + d, d * sizeof(float));
+        m->k.copy(&m->k, b->group_u + ahead * d, b->u + at, n_new * sizeof(float));
+        m->k.copy(&m->k, b->group_g + ahead * d, b->g + at, n_new * sizeof(float));
+        a.u = b->group_u, a.g = b->group_g;
+        m->k.compress(&m->k, &a);
+        at += n_new;
+        a.out += d;
+    }
+    a.u = b->u + at, a.g = b->g + at;
+    a.n = n - (n && ahead ? 1 : 0);
+    m->k.compress(&m->k, &a);
+    return n;
+}
+
+/* Ratio 2: a token that has no partner yet waits, as (u, g), for the next run. As
+ * compress_each() otherwise. */
+static size_t compress_groups(struct model *m, const struct batch *batch, uint32_t layer)
 {
     const struct config *c = &m->config;
     const struct compressor_weights *w = &m->weights.layers[layer].compressor;
     struct work *b = m->work;
-    uint32_t source = c->kv_of[layer], ratio = c->ratio[layer], d = c->head_dim;
-    uint32_t ahead = (uint32_t)(r->pos0 % ratio); /* tokens that waited */
-    uint32_t left = (uint32_t)((r->pos0 + r->n) % ratio);
-    uint32_t first = r->replay ? r->n - (left ? 1 : 0) : 0;
-    size_t d_bytes = d * sizeof(float);
-
-    if (ahead) {
-        const float *waiting = kv_pending(r->kv, source);
-        m->k.copy(&m->k, b->u, waiting, d_bytes);
-        m->k.copy(&m->k, b->g, waiting + d, d_bytes);
-    }
-    float *u = b->u + (size_t)ahead * d, *g = b->g + (size_t)ahead * d;
-    size_t n = r->n - first;
+    uint32_t first = source_first(&batch->runs[0], c->ratio[layer]), n = batch->n - first;
+    size_t at = ((size_t)c->kv_of[layer] * b->cap + first) * c->head_dim, groups = 0;
+    const float *h = b->h + (size_t)first * c->dim;
     /* Values and gates stay exact until they are pooled. */
-    forward_product(m, &w->wkv, b->h + (size_t)first * c->dim, u + (size_t)first * d, n,
-                    K_EXACT);
-    forward_product(m, &w->wgate, b->h + (size_t)first * c->dim, g + (size_t)first * d, n,
-                    K_EXACT);
-    uint32_t last_rows = r->n > LOGIT_ROWS ? r->n - LOGIT_ROWS : 0;
-    for (uint32_t t = first > last_rows ? first : last_rows; t < r->n; t++) {
-        float *staged = b->pending + ((size_t)source * LOGIT_ROWS + t % LOGIT_ROWS) * 2 * d;
-        m->k.copy(&m->k, staged, u + (size_t)t * d, d_bytes);
-        m->k.copy(&m->k, staged + d, g + (size_t)t * d, d_bytes);
-    }
-    size_t groups = (ahead + r->n) / ratio;
-    if (r->replay || !groups)
-        return;
-    m->k.compress(&m->k, &(struct k_compress){.u = b->u,
-                                              .g = b->g,
-                                              .out = b->latent,
-                                              .n = groups,
-                                              .ratio = ratio,
-                                              .d = d,
-                                              .round = m->rounding.value});
-    norm_rows(m, b->latent, w->norm, d, 0, groups);
-    store_rows(m, r, layer, r->pos0 / ratio, groups);
+    forward_product(m, &w->wkv, h, b->u + at, n, K_EXACT);
+    forward_product(m, &w->wgate, h, b->g + at, n, K_EXACT);
+    for (uint32_t i = 0; i < batch->n_runs; i++)
+        groups += pool_groups(m, &batch->runs[i], layer, b->latent + groups * c->head_dim);
+    return groups;
+}
+
+static void compress(struct model *m, const struct batch *batch, uint32_t layer)
+{
+    const struct config *c = &m->config;
+    size_t n = c->ratio[layer] == 1 ? compress_each(m, batch, layer)
+                                    : compress_groups(m, batch, layer);
+    norm_rows(m, m->work->latent, m->weights.layers[layer].compressor.norm, c->head_dim, 0, n);
+    store_rows(m, batch, layer);
 }
 
 /* ---- selection (section 7) ----------------------------------------------------------------
@@ -270,16 +327,43 @@ static uint64_t visible_tokens(const struct run *r)
     return r->replay ? r->rows : r->pos0 + r->n;
 }
 
-static void select_rows(struct model *m, const struct run *r, uint32_t layer, uint32_t first)
+static void select_of_run(struct model *m, const struct run *r, uint32_t layer, uint32_t first)
+{
+    const struct config *c = &m->config;
+    struct work *b = m->work;
+    uint32_t skip, n = tokens_from(r, first, &skip);
+    size_t row = r->row + skip;
+    int32_t *blocks = b->blocks + row * c->candidate_blocks;
+    m->k.index(&m->k,
+               &(struct k_index){.q = b->iq + row * c->index_heads * c->index_dim,
+                                 .w = b->iw + row * c->index_heads,
+                                 .keys = kv_keys(r->kv, c->kv_of[layer], 0),
+                                 .format = m->shape.key_format,
+                                 .sel = b->sel + row * c->index_topk,
+                                 .n = n,
+                                 .n_row = visible_tokens(r) / c->ratio[layer],
+                                 .pos0 = r->pos0 + skip,
+                                 .n_head = c->index_heads,
+                                 .d = c->index_dim,
+                                 .ratio = c->ratio[layer],
+                                 .top_k = c->index_topk,
+                                 .block_rows = c->candidate_block,
+                                 .n_blocks = c->candidate_blocks,
+                                 .blocks_out = layer == c->candidate_source ? blocks : NULL,
+                                 .blocks_in = config_is_masked(c, layer) ? blocks : NULL,
+                                 .score_round = m->rounding.value});
+}
+
+static void select_rows(struct model *m, const struct batch *batch, uint32_t layer,
+                        uint32_t first)
 {
     const struct config *c = &m->config;
     const struct indexer_weights *w = &m->weights.layers[layer].indexer;
     struct work *b = m->work;
-    size_t n = r->n - first, width = (size_t)c->index_heads * c->index_dim;
+    size_t n = batch->n - first, width = (size_t)c->index_heads * c->index_dim;
     float *iq = b->iq + first * width, *iw = b->iw + (size_t)first * c->index_heads;
-    int32_t *blocks = b->blocks + (size_t)first * c->candidate_blocks;
 
-    m->gathered.is_valid = false;
+    m->gathered.of = NULL;
     product(m, &w->wq_b, b->qr, b->iq, first, n);
     rotate(m, layer, b->iq, c->index_heads, c->index_dim, first, n, false);
     if (m->rounding.quantise_index_q)
@@ -292,25 +376,8 @@ static void select_rows(struct model *m, const struct run *r, uint32_t layer, ui
     float scale = (float)(1 / sqrt((double)c->index_dim * c->index_heads));
     for (size_t i = 0; i < n * c->index_heads; i++)
         iw[i] = rounded(m, iw[i] * scale);
-
-    m->k.index(&m->k,
-               &(struct k_index){.q = iq,
-                                 .w = iw,
-                                 .keys = kv_keys(r->kv, c->kv_of[layer], 0),
-                                 .format = m->shape.key_format,
-                                 .sel = b->sel + (size_t)first * c->index_topk,
-                                 .n = n,
-                                 .n_row = visible_tokens(r) / c->ratio[layer],
-                                 .pos0 = r->pos0 + first,
-                                 .n_head = c->index_heads,
-                                 .d = c->index_dim,
-                                 .ratio = c->ratio[layer],
-                                 .top_k = c->index_topk,
-                                 .block_rows = c->candidate_block,
-                                 .n_blocks = c->candidate_blocks,
-                                 .blocks_out = layer == c->candidate_source ? blocks : NULL,
-                                 .blocks_in = config_is_masked(c, layer) ? blocks : NULL,
-                                 .score_round = m->rounding.value});
+    for (uint32_t i = 0; i < batch->n_runs; i++)
+        select_of_run(m, &batch->runs[i], layer, first);
 }
 
 /* ---- attention (section 5) ----------------------------------------------------------------
@@ -321,7 +388,7 @@ static uint8_t *staged_keys(const struct model *m, uint32_t layer, uint32_t firs
     return m->work->keys + ((size_t)layer * m->work->cap + first) * m->shape.ring_row;
 }
 
-/* Window keys of a layer for the run's tokens from `first` on, from x [n][D] (its start). */
+/* Window keys of a layer for n rows of the batch from `first` on, from x (its start). */
 static void window_keys(struct model *m, uint32_t layer, const float *x, uint32_t first,
                         size_t n)
 {
@@ -340,14 +407,14 @@ static void window_keys(struct model *m, uint32_t layer, const float *x, uint32_
 
 /* Rows that are not all in memory: gathered for as many tokens at once as there is room for.
  * The layers that share a selection share what was gathered, if that was for all. */
-static void attend_cold(struct model *m, const struct run *r, uint32_t layer, uint32_t first,
+static void attend_cold(struct model *m, const struct run *r, uint32_t layer, uint32_t skip,
                         struct k_attention *a)
 {
     const struct config *c = &m->config;
     uint32_t source = c->kv_of[layer];
-    int32_t *at = m->work->sel_at + (size_t)first * c->index_topk;
+    int32_t *at = m->work->sel_at + (size_t)(r->row + skip) * c->index_topk;
     bool is_there =
-        m->gathered.is_valid && m->gathered.source == source && m->gathered.first == first;
+        m->gathered.of == r && m->gathered.source == source && m->gathered.first == skip;
     const int32_t *sel = a->sel;
     a->rows = kv_gather_rows(m->gather);
     a->sel = at;
@@ -359,27 +426,28 @@ static void attend_cold(struct model *m, const struct run *r, uint32_t layer, ui
         a->from = done;
         a->to = is_there ? n : done + k;
         m->k.attention(&m->k, a);
-        m->gathered.is_valid = is_there || k == n;
+        m->gathered.of = is_there || k == n ? r : NULL;
         m->gathered.source = source;
-        m->gathered.first = first;
+        m->gathered.first = skip;
     }
 }
 
-static void attend(struct model *m, const struct run *r, uint32_t layer, uint32_t first)
+static void attend_of_run(struct model *m, const struct run *r, uint32_t layer, uint32_t first)
 {
     const struct config *c = &m->config;
     struct work *b = m->work;
-    size_t width = (size_t)c->n_heads * c->head_dim;
-    struct k_attention a = {.q = b->q + first * width,
-                            .out = b->o + first * width,
-                            .n = r->n - first,
+    uint32_t skip, n = tokens_from(r, first, &skip);
+    size_t row = r->row + skip, width = (size_t)c->n_heads * c->head_dim;
+    struct k_attention a = {.q = b->q + row * width,
+                            .out = b->o + row * width,
+                            .n = n,
                             .n_head = c->n_heads,
                             .d = c->head_dim,
                             .ring = kv_ring(r->kv, layer),
-                            .keys = staged_keys(m, layer, first),
+                            .keys = staged_keys(m, layer, (uint32_t)row),
                             .window_format = m->shape.ring_format,
                             .window = c->window,
-                            .pos0 = r->pos0 + first,
+                            .pos0 = r->pos0 + skip,
                             .lo = r->lo[m->shape.class[layer]],
                             .block = r->block,
                             .sink = m->weights.layers[layer].sink,
@@ -389,23 +457,25 @@ static void attend(struct model *m, const struct run *r, uint32_t layer, uint32_
     if (c->ratio[layer] && visible_tokens(r) / c->ratio[layer]) {
         a.rows = kv_rows(r->kv, c->kv_of[layer], 0);
         a.row_format = m->shape.row_format;
-        a.sel = b->sel + (size_t)first * c->index_topk;
+        a.sel = b->sel + row * c->index_topk;
         a.n_sel = c->index_topk;
-        observe_i32(m, r, "topk_rows", layer, first, c->index_topk, b->sel);
+        observe_run(m, r, "topk_rows", layer, first, c->index_topk, OBSERVED_I32,
+                    c->index_topk * sizeof(*b->sel), b->sel);
         if (r->kv->cold[c->kv_of[layer]]) {
-            attend_cold(m, r, layer, first, &a);
+            attend_cold(m, r, layer, skip, &a);
             return;
         }
     }
     m->k.attention(&m->k, &a);
 }
 
-static void attention(struct model *m, const struct run *r, uint32_t layer, uint32_t first)
+static void attention(struct model *m, const struct batch *batch, uint32_t layer,
+                      uint32_t first)
 {
     const struct config *c = &m->config;
     const struct layer_weights *w = &m->weights.layers[layer];
     struct work *b = m->work;
-    size_t n = r->n - first;
+    size_t n = batch->n - first;
 
     product(m, &w->wq_a, b->h, b->qr, first, n);
     norm_rows(m, b->qr, w->q_norm, c->q_lora, first, n);
@@ -414,8 +484,9 @@ static void attention(struct model *m, const struct run *r, uint32_t layer, uint
 
     window_keys(m, layer, b->h, first, n);
     if (config_is_index_source(c, layer))
-        select_rows(m, r, layer, first);
-    attend(m, r, layer, first);
+        select_rows(m, batch, layer, first);
+    for (uint32_t i = 0; i < batch->n_runs; i++)
+        attend_of_run(m, &batch->runs[i], layer, first);
     rotate(m, layer, b->o, c->n_heads, c->head_dim, first, n, true);
     product(m, &w->wo_a, b->o, b->oa, first, n);
     product(m, &w->wo_b, b->oa, b->y, first, n);
@@ -435,7 +506,8 @@ static void check_expert(struct model *m, uint32_t layer, uint32_t expert)
         w->checked[expert] = 1;
 }
 
-/* Expands the Engram rows of n tokens from `first` on; at: number of the Engram layer. */
+/* Expands the Engram rows of n rows of the batch from `first` on; at: number of the Engram
+ * layer. */
 static void look_up(struct model *m, uint32_t layer, uint32_t at, uint32_t first, size_t n)
 {
     const struct config *c = &m->config;
@@ -469,13 +541,13 @@ static void look_up(struct model *m, uint32_t layer, uint32_t at, uint32_t first
 
 /* How close the choice of experts was: smallest chosen biased score less the largest other one.
  */
-static void observe_margins(struct model *m, const struct run *r, uint32_t layer,
+static void observe_margins(struct model *m, const struct batch *batch, uint32_t layer,
                             uint32_t first)
 {
     const struct layer_weights *w = &m->weights.layers[layer];
     const float *bias = w->gate_bias;
     float *margins = m->work->oa; /* free between attention and the next layer */
-    for (uint32_t i = first; m->observer.tensor && !r->block && i < r->n; i++) {
+    for (uint32_t i = first; m->observer.tensor && i < batch->n; i++) {
         const int32_t *chosen = m->work->experts + (size_t)i * w->n_active;
         double in = HUGE_VAL, out = -HUGE_VAL;
         for (uint32_t k = 0; k < w->n_experts; k++) {
@@ -492,7 +564,7 @@ static void observe_margins(struct model *m, const struct run *r, uint32_t layer
         }
         margins[i] = (float)(in - out);
     }
-    observe_f32(m, r, "route_margin", layer, first, 1, margins);
+    observe_f32(m, batch, "route_margin", layer, first, 1, margins);
 }
 
 /* Experts under a budget: those in memory at once, the others as they arrive. The order of the
@@ -525,12 +597,12 @@ static void run_cached(struct model *m, uint32_t layer, struct k_moe *a)
         m->k.moe_sum(&m->k, a);
 }
 
-static void moe(struct model *m, const struct run *r, uint32_t layer, uint32_t first)
+static void moe(struct model *m, const struct batch *batch, uint32_t layer, uint32_t first)
 {
     const struct config *c = &m->config;
     const struct layer_weights *w = &m->weights.layers[layer];
     struct work *b = m->work;
-    size_t n = r->n - first;
+    size_t n = batch->n - first;
     int32_t *experts = b->experts + (size_t)first * w->n_active;
     float *weights = b->route_w + (size_t)first * w->n_active;
 
@@ -566,67 +638,63 @@ static void moe(struct model *m, const struct run *r, uint32_t layer, uint32_t f
             check_expert(m, layer, (uint32_t)experts[i]);
         m->k.moe(&m->k, &a);
     }
-    observe_margins(m, r, layer, first);
-    observe_i32(m, r, "route_idx", layer, first, w->n_active, b->experts);
-    observe_f32(m, r, "route_w", layer, first, w->n_active, b->route_w);
+    observe_margins(m, batch, layer, first);
+    observe_i32(m, batch, "route_idx", layer, first, w->n_active, b->experts);
+    observe_f32(m, batch, "route_w", layer, first, w->n_active, b->route_w);
 }
 
 /* ---- the block (section 4) ----------------------------------------------------------------
  */
 
-uint32_t run_first(const struct model *m, const struct run *r, uint32_t layer)
+/* A KV source makes rows of every token, even where the rest of the layer is skipped. What was
+ * held has its rows. */
+static uint32_t stream_first(const struct model *m, const struct batch *batch, uint32_t layer)
 {
-    uint64_t from = r->from[m->shape.class[layer]];
-    if (from <= r->pos0)
+    if (config_is_kv_source(&m->config, layer) && !batch->runs[0].held)
         return 0;
-    return from - r->pos0 < r->n ? (uint32_t)(from - r->pos0) : r->n;
+    return batch_first(m, batch, layer);
 }
 
-/* A KV source makes rows of every token, even where the rest of the layer is skipped. */
-static uint32_t stream_first(const struct model *m, const struct run *r, uint32_t layer)
-{
-    return config_is_kv_source(&m->config, layer) ? 0 : run_first(m, r, layer);
-}
-
-void forward_engram(struct model *m, const struct run *r, uint32_t layer)
+void forward_engram(struct model *m, const struct batch *batch, uint32_t layer)
 {
     const struct config *c = &m->config;
-    uint32_t at = config_engram_at(c, layer), first = stream_first(m, r, layer);
-    if (at == CONFIG_NO_LAYER || first == r->n)
+    uint32_t at = config_engram_at(c, layer), first = stream_first(m, batch, layer);
+    if (at == CONFIG_NO_LAYER || first == batch->n)
         return;
     const struct engram_weights *w = &m->weights.layers[layer].engram;
     struct work *b = m->work;
-    uint32_t tables = m->engram.n_tables, most = r->n;
+    uint32_t tables = m->engram.n_tables, most = batch->n;
     if (m->engram_cache && engram_cache_rows(m->engram_cache) / tables < most)
         most = (uint32_t)(engram_cache_rows(m->engram_cache) / tables);
-    for (uint32_t i = first, n; i < r->n; i += n) { /* as many tokens as the cache holds */
-        n = r->n - i < most ? r->n - i : most;
+    for (uint32_t i = first, n; i < batch->n; i += n) { /* as many tokens as the cache holds */
+        n = batch->n - i < most ? batch->n - i : most;
         look_up(m, layer, at, i, n);
         if (m->broken.code)
             return;
     }
-    product(m, &w->wkv, b->engram, b->engram_kv, first, r->n - first);
+    product(m, &w->wkv, b->engram, b->engram_kv, first, batch->n - first);
     m->k.engram_gate(&m->k, &(struct k_engram_gate){
                                 .x = b->x + (size_t)first * c->hc * c->dim,
                                 .kv = b->engram_kv + (size_t)first * (c->hc + 1) * c->dim,
                                 .qw = w->q,
                                 .kw = w->k,
                                 .gate = b->engram_gate + (size_t)first * c->hc,
-                                .n = r->n - first,
+                                .n = batch->n - first,
                                 .hc = c->hc,
                                 .d = c->dim,
                                 .eps = c->norm_eps,
                                 .round = m->rounding.value});
-    observe(m, r, "engram_rows", layer, first, tables, OBSERVED_U64,
-            b->engram_ids + ((size_t)at * b->cap + first) * tables);
-    observe_f32(m, r, "engram_gate", layer, first, c->hc, b->engram_gate);
+    observe(m, batch, "engram_rows", layer, first, tables, OBSERVED_U64,
+            tables * sizeof(*b->engram_ids), b->engram_ids + (size_t)at * b->cap * tables);
+    observe_f32(m, batch, "engram_gate", layer, first, c->hc, b->engram_gate);
 }
 
 /* ---- what the draft layers are fed (section 12) -------------------------------------------
  */
 
 /* Keeps the mean of the streams that enter a target layer. */
-static void keep_target(struct model *m, const struct run *r, uint32_t layer, uint32_t first)
+static void keep_target(struct model *m, const struct batch *batch, uint32_t layer,
+                        uint32_t first)
 {
     const struct config *c = &m->config;
     struct work *b = m->work;
@@ -637,71 +705,65 @@ static void keep_target(struct model *m, const struct run *r, uint32_t layer, ui
         m->k.hc_collapse(&m->k,
                          &(struct k_hc_collapse){.x = b->x + (size_t)first * c->hc * c->dim,
                                                  .h = b->y,
-                                                 .n = r->n - first,
+                                                 .n = batch->n - first,
                                                  .hc = c->hc,
                                                  .d = c->dim,
                                                  .round = m->rounding.value});
-        for (uint32_t i = first; i < r->n; i++)
+        for (uint32_t i = first; i < batch->n; i++)
             m->k.copy(&m->k, b->target + i * width + (size_t)k * c->dim,
                       b->y + (size_t)(i - first) * c->dim, c->dim * sizeof(float));
     }
 }
 
-void forward_draft_keys(struct model *m, const struct run *r)
+void forward_draft_keys(struct model *m, const struct batch *batch)
 {
     const struct config *c = &m->config;
     const struct draft_weights *w = &m->weights.draft;
     struct work *b = m->work;
     if (!c->n_drafts)
         return;
-    uint32_t first = run_first(m, r, c->n_layers);
-    if (r->n > c->window && first < r->n - c->window)
-        first = r->n - c->window; /* older ones are pushed out of the rings at once */
-    size_t n = r->n - first;
-    if (!n)
-        return;
+    uint32_t first = batch_first(m, batch, c->n_layers), n_chunk = batch->runs[0].n;
+    if (n_chunk > c->window && first < n_chunk - c->window)
+        first = n_chunk - c->window; /* older ones are pushed out of the rings at once */
+    size_t n = batch->n - first;
     product(m, &w->main_proj, b->target, b->y, first, n);
     norm_rows(m, b->y, w->main_norm, c->dim, first, n);
     for (uint32_t i = 0; i < c->n_drafts; i++)
         window_keys(m, c->n_layers + i, b->y, first, n);
 }
 
-void forward_layer(struct model *m, const struct run *r, uint32_t layer)
+void forward_layer(struct model *m, const struct batch *batch, uint32_t layer)
 {
     const struct config *c = &m->config;
     const struct layer_weights *w = &m->weights.layers[layer];
     struct work *b = m->work;
     uint32_t stream = c->hc * c->dim;
-    uint32_t first = run_first(m, r, layer), rows_first = stream_first(m, r, layer);
-    if (rows_first == r->n)
+    uint32_t first = batch_first(m, batch, layer), rows_first = stream_first(m, batch, layer);
+    if (rows_first == batch->n)
         return;
-    size_t n = r->n - first;
+    size_t n = batch->n - first;
 
-    keep_target(m, r, layer, rows_first);
-    collapse(m, b->pre, w->attn_norm, rows_first, r->n - rows_first);
-    if (config_is_kv_source(c, layer)) {
-        if (c->ratio[layer] == 1)
-            compress_each(m, r, layer);
-        else
-            compress_groups(m, r, layer);
-    }
+    keep_target(m, batch, layer, rows_first);
+    collapse(m, b->pre, w->attn_norm, rows_first, batch->n - rows_first);
+    if (config_is_kv_source(c, layer))
+        compress(m, batch, layer);
     if (!n)
         return;
-    observe_f32(m, r, "hc_in32", layer, first, stream, b->x);
-    observe_f32(m, r, "pre_in32", layer, first, c->hc, b->pre);
+    observe_f32(m, batch, "hc_in32", layer, first, stream, b->x);
+    observe_f32(m, batch, "pre_in32", layer, first, c->hc, b->pre);
 
     mix(m, &w->hc_attn, b->next_pre, first, n);
-    attention(m, r, layer, first);
+    attention(m, batch, layer, first);
     update(m, first, n);
-    observe_f32(m, r, "attn_out32", layer, first, c->dim, b->y);
-    observe_f32(m, r, "hc_mid32", layer, first, stream, b->x);
-    observe_f32(m, r, "attn_pre", layer, first, c->hc, b->next_pre);
+    observe_f32(m, batch, "attn_out32", layer, first, c->dim, b->y);
+    observe_f32(m, batch, "hc_mid32", layer, first, stream, b->x);
+    observe_f32(m, batch, "attn_pre", layer, first, c->hc, b->next_pre);
 
     collapse(m, b->next_pre, w->ffn_norm, first, n);
     mix(m, &w->hc_ffn, b->pre, first, n);
-    moe(m, r, layer, first);
+    moe(m, batch, layer, first);
     update(m, first, n);
-    observe_f32(m, r, "ffn_out32", layer, first, c->dim, b->y);
-    observe_f32(m, r, "hc_out32", layer, first, stream, b->x);
-    observe_f32(m, r, "pre_out32", layer, first, c->hc, b->pre);
+    observe_f32(m, batch, "ffn_out32", layer, first, c->dim, b->y);
+    observe_f32(m, batch, "hc_out32", layer, first, stream, b->x);
+    observe_f32(m, batch, "pre_out32", layer, first, c->hc, b->pre);
 }

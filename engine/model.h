@@ -17,6 +17,7 @@ struct kv_gather;
 struct kv_pages;
 struct experts;
 struct model_seq;
+struct run;
 struct sampler_entry;
 struct work;
 
@@ -51,7 +52,7 @@ struct model {
     struct kv_pages *kv_pages; /* NULL: all rows are in memory */
     struct kv_gather *gather;  /* with kv_pages */
     struct { /* the selection whose rows are gathered now, for the layers that share it */
-        bool is_valid;
+        const struct run *of; /* NULL: nothing is */
         uint32_t source, first;
     } gathered;
     struct state_layout layout;
@@ -60,7 +61,7 @@ struct model {
     uint32_t *token_map;           /* [vocab] compressed ids; NULL without Engram layers */
     float *rope_plain, *rope_yarn; /* [rope_dim/2] inverse frequencies: ratio 0, ratio > 0 */
 
-    struct work *work;      /* buffers of one run, grown on demand */
+    struct work *work;      /* buffers of one batch, grown on demand */
     struct model_seq *seqs; /* list of all living sequences, newest first */
     /* Whose turn it is, so that nobody starves: for the chunk of a step, for a token. */
     struct model_seq *next_chunk, *next_turn;

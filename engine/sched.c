@@ -147,16 +147,28 @@ static void keep(struct model_seq *s, const struct run *r, uint32_t n, const flo
     s->digest = *digest;
 }
 
-enum err seq_run(struct model_seq *s, const struct run *r, bool fresh, struct error *e)
+static enum err run_alone(struct model *m, struct run *r, struct error *e)
+{
+    bool adds_rows = !r->replay && !r->held;
+    enum err rc = adds_rows ? kv_make_room(r->kv, r->kv->n_tokens, r->n, e) : OK;
+    struct batch batch = batch_of(r, 1);
+    m->logits_of = NULL;
+    return rc ? rc : forward_batch(m, &batch, e);
+}
+
+enum err seq_run(struct model_seq *s, struct run *r, bool fresh, struct error *e)
 {
     struct model *m = model_of_seq(s);
     struct seq_digest digest = fresh ? (struct seq_digest){0} : s->digest;
-    uint32_t n_out = 0;
-    m->logits_of = NULL;
-    enum err rc = forward_run(m, r, &n_out, e);
-    if (rc || (!r->replay && (rc = look_at_rows(m, s, r->pos0 + r->n, n_out, &digest, e))))
+    enum err rc = run_alone(m, r, e);
+    if (rc)
         return rc;
-    keep(s, r, r->n, n_out ? m->work->last : NULL, &digest);
+    struct batch batch = batch_of(r, 1);
+    uint32_t n_out;
+    const float *h = forward_rows(m, &batch, r, &n_out);
+    if (!r->replay && (rc = look_at_rows(m, s, r->pos0 + r->n, n_out, &digest, e)))
+        return rc;
+    keep(s, r, r->n, n_out ? h + (size_t)(n_out - 1) * m->config.dim : NULL, &digest);
     return OK;
 }
 
@@ -367,10 +379,10 @@ static enum err check_drafts(struct model_seq *s, const struct draft *d, struct 
     struct run r = make_run(s, ids, s->kv.n_tokens, 1 + d->n);
     struct seq_digest digest =
         !q->resumes && q->n_new == 1 ? (struct seq_digest){0} : s->digest;
-    m->logits_of = NULL;
-    enum err rc = forward_run(m, &r, &n_out, e);
+    enum err rc = run_alone(m, &r, e);
     if (rc)
         return rc;
+    n_out = r.n;
     assert(n_out == r.n); /* every layer runs on generated tokens */
     if ((rc = forward_logits(m, m->work->h, n_out, e)) || (rc = judge(m, s, d, v, logprobs, e)))
         return rc;

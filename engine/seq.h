@@ -97,7 +97,7 @@ enum err model_step(struct engine *m, struct engine_event *events, size_t cap, s
 
 /* One run through the layers, then it is part of the sequence, with the digest of its rows.
  * fresh: a segment starts here. ERR_CANCELLED when it was interrupted: nothing has happened. */
-NODISCARD enum err seq_run(struct model_seq *s, const struct run *r, bool fresh,
+NODISCARD enum err seq_run(struct model_seq *s, struct run *r, bool fresh,
                            struct error *e);
 
 /* Forgets the queued work. */

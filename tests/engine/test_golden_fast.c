@@ -24,6 +24,7 @@ struct fixture {
     struct model *m;
     struct seq *s;
     struct run run;
+    struct batch batch;
     struct golden *g;
     struct record r;
     uint32_t *ids;
@@ -47,7 +48,8 @@ static void setup(struct fixture *f, const char *backend)
     struct kv *kv = &seq_of(f->s)->kv;
     assert_ok(kv_reserve(kv, N, &e), &e);
     f->run = (struct run){.seq = f->s, .kv = kv, .ids = f->ids, .history = f->history, .n = N};
-    assert_ok(forward_begin(f->m, &f->run, &e), &e);
+    f->batch = batch_of(&f->run, 1);
+    assert_ok(forward_begin(f->m, &f->batch, &e), &e);
 }
 
 static void teardown(struct fixture *f)
@@ -117,12 +119,12 @@ static void check_layer(struct fixture *f, uint32_t layer)
     struct error e = {0};
     if (config_engram_at(&f->m->config, layer) != CONFIG_NO_LAYER) {
         load(f, golden(f, layer - 1, "hc_out32"), golden(f, layer, "pre_in"));
-        forward_engram(f->m, &f->run, layer);
+        forward_engram(f->m, &f->batch, layer);
         assert_fit("hc_in32 (Engram)", layer, f->m->work->x, golden(f, layer, "hc_in32"),
                    STREAM);
     }
     load(f, golden(f, layer, "hc_in32"), golden(f, layer, "pre_in"));
-    forward_layer(f->m, &f->run, layer);
+    forward_layer(f->m, &f->batch, layer);
     assert_ok(f->m->k.sync(&f->m->k, &e), &e);
     for (size_t i = 0; i < sizeof(OUTPUTS) / sizeof(*OUTPUTS); i++) {
         float *got = gather(&f->r, OUTPUTS[i].name, layer, 0, N);
@@ -140,7 +142,7 @@ static void check_head(struct fixture *f)
     struct error e = {0};
     const float *want = golden_f32(f->g, "prefill_logits", NULL);
     load(f, golden(f, 7, "hc_out32"), golden(f, 7, "pre_out"));
-    assert_int_equal(forward_end(f->m, &f->run), N);
+    assert_int_equal(forward_end(f->m, &f->batch), N);
     for (uint32_t i = 0; i < N; i += 15) {
         assert_ok(forward_logits(f->m, f->m->work->h + (size_t)i * DIM, 15, &e), &e);
         assert_close("head", f->m->work->logits, want + (size_t)i * VOCAB, 15, VOCAB, 1e-5);

@@ -27,6 +27,7 @@ struct fixture {
     struct model *m;
     struct seq *s;
     struct run run;
+    struct batch batch;
     struct golden *g;
     struct record r;
     uint32_t *ids;
@@ -49,7 +50,8 @@ static void setup(struct fixture *f, const char *backend)
     struct kv *kv = &seq_of(f->s)->kv;
     assert_ok(kv_reserve(kv, N, &e), &e);
     f->run = (struct run){.seq = f->s, .kv = kv, .ids = f->ids, .history = f->history, .n = N};
-    assert_ok(forward_begin(f->m, &f->run, &e), &e);
+    f->batch = batch_of(&f->run, 1);
+    assert_ok(forward_begin(f->m, &f->batch, &e), &e);
 }
 
 static void teardown(struct fixture *f)
@@ -122,11 +124,11 @@ static void check_layer(struct fixture *f, uint32_t layer)
     struct error e = {0};
     if (config_engram_at(&f->m->config, layer) != CONFIG_NO_LAYER) {
         load(f, golden(f, layer - 1, "hc_out"), layer);
-        forward_engram(f->m, &f->run, layer);
+        forward_engram(f->m, &f->batch, layer);
         assert_grid("hc_in", layer, f->m->work->x, golden(f, layer, "hc_in"), N * STREAM, 0.02);
     }
     load(f, stream_in(f, layer), layer);
-    forward_layer(f->m, &f->run, layer);
+    forward_layer(f->m, &f->batch, layer);
     assert_ok(f->m->k.sync(&f->m->k, &e), &e);
     check_output(f, layer, "attn_out32", "attn_out", DIM, 0.02);
     check_output(f, layer, "hc_mid32", "hc_mid", STREAM, 0.02);
