@@ -24,6 +24,9 @@ enum err model_open(const struct model_options *o, struct engine **out, struct e
         .engram_ram = o->engram_ram,
         .kv_resident = o->kv_resident,
         .spill_dir = o->spill_dir,
+        .digest_dir = o->digest_cache,
+        .verify_weights = o->verify_weights,
+        .watch = o->watch,
         .digests = true,
     };
 
@@ -55,6 +58,10 @@ void model_args(const struct model_options *o, struct model_args *out)
     if (o->engine) {
         v[n++] = "--engine";
         v[n++] = o->engine;
+    }
+    if (o->digest_cache) {
+        v[n++] = "--digest-cache";
+        v[n++] = o->digest_cache;
     }
     v[n++] = "--backend";
     v[n++] = model_backends[o->backend];

@@ -11,7 +11,10 @@ struct model_options {
     const char *engine;     /* "script:FILE"; NULL: the checkpoint itself */
     int backend, precision; /* indices of the tables in model_options.c */
     const char *isa;
-    const char *spill_dir; /* no option of its own; NULL: the engine's default */
+    const char *digest_cache; /* folder; NULL: nothing is remembered */
+    bool verify_weights;
+    const char *spill_dir;            /* no option of its own; NULL: the engine's default */
+    const struct engine_watch *watch; /* nor this; NULL: nobody */
     int64_t threads, chunk, draft;
     uint64_t expert_ram, engram_ram, kv_resident; /* budgets in bytes; 0: none */
 };
@@ -58,6 +61,27 @@ extern const char *const model_backends[], *const model_precisions[];
          false},                                                                               \
         {"chunk", 0,       OPTION_INT, offsetof(type, member.chunk),    "N",                   \
          0,       1 << 20, NULL,       "most input tokens of one step", false},                \
+        {"digest-cache",                                                                       \
+         0,                                                                                    \
+         OPTION_STRING,                                                                        \
+         offsetof(type, member.digest_cache),                                                  \
+         "DIR",                                                                                \
+         0,                                                                                    \
+         0,                                                                                    \
+         NULL,                                                                                 \
+         "digests of weights, so that they are hashed once (default: agentd/weights in the "   \
+         "XDG cache folder, weights in --store)",                                              \
+         false},                                                                               \
+        {"verify-weights",                                                                     \
+         0,                                                                                    \
+         OPTION_FLAG,                                                                          \
+         offsetof(type, member.verify_weights),                                                \
+         NULL,                                                                                 \
+         0,                                                                                    \
+         0,                                                                                    \
+         NULL,                                                                                 \
+         "hash all weights, whatever digests are remembered",                                  \
+         false},                                                                               \
         {"expert-ram",                                                                         \
          0,                                                                                    \
          OPTION_BYTES,                                                                         \
@@ -98,8 +122,9 @@ extern const char *const model_backends[], *const model_precisions[];
 NODISCARD enum err model_open(const struct model_options *o, struct engine **out,
                               struct error *e);
 
-#define MODEL_ARGS 26
-/* The command line that gives the same options, NULL at its end. Numbers are written to
+#define MODEL_ARGS 28
+/* The command line that gives the same options, NULL at its end; weights that were verified
+ * are not verified again. Numbers are written to
  * `scratch`; the rest is borrowed from o. */
 struct model_args {
     const char *argv[MODEL_ARGS];

@@ -13,6 +13,7 @@
 #include "agentd/listen.h"
 #include "agentd/loop.h"
 #include "agentd/model_options.h"
+#include "agentd/opening.h"
 #include "agentd/passphrase.h"
 #include "agentd/settings.h"
 #include "agentd/store_thread.h"
@@ -95,6 +96,7 @@ struct service {
     struct daemon daemon;
     uv_loop_t uv;
     char db[FS_PATH_BYTES], packs[FS_PATH_BYTES], state[FS_PATH_BYTES], spill[FS_PATH_BYTES];
+    char digests[FS_PATH_BYTES];
     char socket[CLIENT_PATH_BYTES], socket_dir[CLIENT_PATH_BYTES];
 };
 
@@ -113,14 +115,16 @@ static enum err find_paths(struct service *s, struct error *e)
             return err_set(e, ERR_NOTFOUND, "store %s", dir);
         if (!(rc = fs_path(s->db, sizeof(s->db), e, "%s/agentd.db", real)) &&
             !(rc = fs_path(s->packs, sizeof(s->packs), e, "%s/packs", real)) &&
-            !(rc = fs_path(s->state, sizeof(s->state), e, "%s/state", real)))
+            !(rc = fs_path(s->state, sizeof(s->state), e, "%s/state", real)) &&
+            !(rc = fs_path(s->digests, sizeof(s->digests), e, "%s/weights", real)))
             rc = fs_path(s->spill, sizeof(s->spill), e, "%s/spill", real);
         free(real);
         return rc;
     }
     if ((rc = fs_place_path(FS_DATA, "agentd/agentd.db", s->db, sizeof(s->db), e)) ||
         (rc = fs_place_path(FS_CACHE, "agentd/packs", s->packs, sizeof(s->packs), e)) ||
-        (rc = fs_place_path(FS_STATE, "agentd", s->state, sizeof(s->state), e)))
+        (rc = fs_place_path(FS_STATE, "agentd", s->state, sizeof(s->state), e)) ||
+        (rc = fs_place_path(FS_CACHE, "agentd/weights", s->digests, sizeof(s->digests), e)))
         return rc;
     return fs_place_path(FS_CACHE, "agentd/spill", s->spill, sizeof(s->spill), e);
 }
@@ -151,8 +155,8 @@ static enum err open_tools(struct service *s, struct error *e)
     /* SQLite keeps recent pages, and so session text, in two files beside the database. */
     char wal[FS_PATH_BYTES], shm[FS_PATH_BYTES];
     const char *const more[] = {socket_to_hide(s), s->options.key_file,
-                                s->options.passphrase_file};
-    const char *hidden[9] = {s->db, wal, shm, s->packs, s->state};
+                                s->options.passphrase_file, s->options.model.digest_cache};
+    const char *hidden[10] = {s->db, wal, shm, s->packs, s->state};
     for (size_t i = 0, n = 5; i < sizeof(more) / sizeof(*more); i++)
         if (more[i])
             hidden[n++] = more[i];
@@ -216,6 +220,20 @@ static enum err open_store_with(struct service *s, struct keys_passphrase pass, 
     return open_store(s, &so, e);
 }
 
+static enum err open_model(struct service *s, struct error *e)
+{
+    struct model_options *o = &s->options.model;
+    struct opening opening;
+    opening_init(&opening, clock_real());
+    o->watch = &opening.watch;
+    o->spill_dir = s->packs; /* the disk that is meant for rows */
+    if (!o->digest_cache)
+        o->digest_cache = s->digests;
+    enum err rc = model_open(o, &s->engine, e);
+    o->watch = NULL;
+    return rc;
+}
+
 static enum err open_all(struct service *s, struct error *e)
 {
     struct buf line = BUF_INIT(PASSPHRASE_FILE_BYTES);
@@ -230,8 +248,7 @@ static enum err open_all(struct service *s, struct error *e)
     if (rc)
         return rc;
     warn_of_lost_commits(s->store);
-    s->options.model.spill_dir = s->packs; /* the disk that is meant for rows */
-    if ((rc = model_open(&s->options.model, &s->engine, e)))
+    if ((rc = open_model(s, e)))
         return err_wrap(e, rc, "model");
     return open_tools(s, e);
 }

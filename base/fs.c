@@ -264,6 +264,30 @@ enum err fs_size(int fd, const char *name, uint64_t *out, struct error *e)
     return OK;
 }
 
+static int64_t to_ns(struct timespec t)
+{
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+enum err fs_identity(int fd, const char *name, struct fs_identity *out, struct error *e)
+{
+    struct stat st;
+    if (FAULTY("fs.read", EIO, fstat(fd, &st)) < 0)
+        return err_sys(e, errno, "stat %s", name);
+    *out = (struct fs_identity){.dev = (uint64_t)st.st_dev,
+                                .ino = (uint64_t)st.st_ino,
+                                .n_bytes = (uint64_t)st.st_size,
+                                .mtime_ns = to_ns(st.st_mtim),
+                                .ctime_ns = to_ns(st.st_ctim)};
+    return OK;
+}
+
+bool fs_is_same(const struct fs_identity *a, const struct fs_identity *b)
+{
+    return a->dev == b->dev && a->ino == b->ino && a->n_bytes == b->n_bytes &&
+           a->mtime_ns == b->mtime_ns && a->ctime_ns == b->ctime_ns;
+}
+
 enum err fs_truncate(int fd, const char *name, uint64_t size, struct error *e)
 {
     if (FAULTY("fs.truncate", EIO, ftruncate(fd, (off_t)size)) < 0)

@@ -35,6 +35,17 @@ NODISCARD enum err fs_write_atomic(const char *path, const void *data, size_t n,
 NODISCARD enum err fs_open(const char *path, int flags, mode_t mode, int *fd_out,
                            struct error *e);
 NODISCARD enum err fs_size(int fd, const char *name, uint64_t *out, struct error *e);
+
+/* Which file it is, and in which state: who writes to it changes mtime_ns and, whatever he does
+ * to that, ctime_ns (at the file system's granularity). Unix times. */
+struct fs_identity {
+    uint64_t dev, ino, n_bytes;
+    int64_t mtime_ns, ctime_ns;
+};
+NODISCARD enum err fs_identity(int fd, const char *name, struct fs_identity *out,
+                               struct error *e);
+bool fs_is_same(const struct fs_identity *a, const struct fs_identity *b);
+
 NODISCARD enum err fs_truncate(int fd, const char *name, uint64_t size, struct error *e);
 /* ERR_NOTFOUND: there is no such file. Durable after fs_sync_dir. */
 NODISCARD enum err fs_unlink(const char *path, struct error *e);

@@ -34,6 +34,16 @@ struct tokenizer;
 
 enum precision { PRECISION_FAST, PRECISION_FP32KVQ, PRECISION_MATH, PRECISION_OFFICIAL };
 
+/* Who is told what opening does, on the thread that opens, while that waits. */
+struct engine_watch {
+    void *user;
+    /* Weights are hashed: bytes so far, of all that have to be. First with 0, then each time a
+     * thread has done some tens of megabytes, last with both equal. */
+    void (*hashing)(void *user, uint64_t done, uint64_t total);
+    /* What is no error, and may be worth a line in a log. */
+    void (*notice)(void *user, const char *text);
+};
+
 struct engine_options {
     enum precision precision;
     const char *backend; /* "cpu" (default when NULL), "ref", "cuda" */
@@ -50,6 +60,12 @@ struct engine_options {
     const char *spill_dir; /* for rows that are not in memory; NULL: TMPDIR, else /var/tmp */
     bool digests;          /* keep a running digest of the logits of every computed row */
     bool no_weight_digest; /* `score` and benches: skip hashing the shards (no fingerprint) */
+    /* Where digests of shards are remembered, a folder that is made: a shard that is the same
+     * file in the same state as then is not hashed again (engine/digest_cache.h). NULL: hash
+     * all. */
+    const char *digest_dir;
+    bool verify_weights;              /* hash all shards, whatever is remembered */
+    const struct engine_watch *watch; /* NULL: nobody */
 };
 
 /* Opens a checkpoint folder in the official layout. Reads config, headers and dense weights

@@ -5,38 +5,27 @@
 
 #include "base/hash.h"
 
-struct tensor_digests {
-    const struct tensor *tensors;
-    uint8_t (*digest)[HASH_BYTES];
-};
-
-static void digest_tensors(void *arg, size_t first, size_t last, uint32_t thread)
-{
-    const struct tensor_digests *d = arg;
-    (void)thread;
-    for (size_t i = first; i < last; i++)
-        hash_bytes(NULL, d->tensors[i].data, d->tensors[i].n_bytes, d->digest[i]);
-}
-
-static enum err add_weights(const struct model *m, struct hash *h, struct error *e)
+static enum err add_weights(const struct model *m, const struct weight_digests_options *o,
+                            struct hash *h, struct error *e)
 {
     size_t n = 0;
-    struct tensor_digests d = {.tensors = safetensors_list(m->st, &n)};
-    if (!(d.digest = malloc(n * HASH_BYTES)))
-        return err_set(e, ERR_NOMEM, "digests of %zu tensors", n);
-    pool_run(m->pool, digest_tensors, &d, n);
-    hash_u64le(h, n);
-    for (size_t i = 0; i < n; i++) {
-        const struct tensor *t = &d.tensors[i];
+    const struct tensor *tensors = safetensors_list(m->st, &n);
+    uint8_t(*digests)[HASH_BYTES] = malloc((n ? n : 1) * HASH_BYTES);
+    enum err rc = digests ? weight_digests(m->st, o, digests, e)
+                          : err_set(e, ERR_NOMEM, "digests of %zu tensors", n);
+    if (!rc)
+        hash_u64le(h, n);
+    for (size_t i = 0; i < n && !rc; i++) {
+        const struct tensor *t = &tensors[i];
         hash_field(h, t->name, strlen(t->name));
         hash_field(h, dtype_name(t->dtype), strlen(dtype_name(t->dtype)));
         hash_u32le(h, t->n_dims);
         for (uint32_t k = 0; k < t->n_dims; k++)
             hash_u64le(h, t->shape[k]);
-        hash_field(h, d.digest[i], HASH_BYTES);
+        hash_field(h, digests[i], HASH_BYTES);
     }
-    free(d.digest);
-    return OK;
+    free(digests);
+    return rc;
 }
 
 static void add_token_map(const struct model *m, struct hash *h)
@@ -60,7 +49,8 @@ static void add_planes(const struct model *m, struct hash *h)
     hash_u32le(h, (uint32_t)s->ring_format);
 }
 
-enum err fingerprint_model(const struct model *m, uint8_t out[STATE_KEY_BYTES], struct error *e)
+enum err fingerprint_model(const struct model *m, const struct weight_digests_options *o,
+                           uint8_t out[STATE_KEY_BYTES], struct error *e)
 {
     static const char *const PRECISIONS[] = {"fast", "fp32kvq", "math", "official"};
     const char *precision = PRECISIONS[m->precision];
@@ -68,7 +58,7 @@ enum err fingerprint_model(const struct model *m, uint8_t out[STATE_KEY_BYTES], 
     struct hash h;
     hash_init(&h, NULL, HASH_BYTES);
     hash_field(&h, "agentd model 1", 14);
-    enum err rc = add_weights(m, &h, e);
+    enum err rc = add_weights(m, o, &h, e);
     if (rc || (rc = config_text(&m->config, &text, e)))
         return rc;
     hash_field(&h, text.data, text.len);

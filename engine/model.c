@@ -222,7 +222,13 @@ static enum err describe(struct model *m, const char *dir, const struct engine_o
                                           .max_tokens = c->max_tokens,
                                           .storable = m->precision != PRECISION_MATH,
                                           .n_unused_tensors = m->weights.n_skipped};
-    return o->no_weight_digest ? OK : fingerprint_model(m, l->fingerprint, e);
+    const struct weight_digests_options w = {.dir = dir,
+                                             .cache_dir = o->digest_dir,
+                                             .verify = o->verify_weights,
+                                             .n_threads = pool_threads(m->pool),
+                                             .watch = o->watch,
+                                             .clock = clock_real()};
+    return o->no_weight_digest ? OK : fingerprint_model(m, &w, l->fingerprint, e);
 }
 
 /* Everything that headers can tell is refused before anything large is read. */

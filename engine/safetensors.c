@@ -15,7 +15,8 @@
 struct shard {
     char *name;
     const uint8_t *map;
-    uint64_t n_bytes, n_disk_bytes;
+    uint64_t n_bytes, n_disk_bytes, n_header;
+    struct fs_identity identity;
     bool mapped; /* ours to unmap */
 };
 
@@ -212,6 +213,7 @@ static enum err parse_shard(struct safetensors *s, uint32_t shard, struct error 
     if (n_header > n - 8)
         return err_set(e, ERR_FORMAT, "header of %" PRIu64 " bytes in a file of %" PRIu64,
                        n_header, n);
+    s->shards[shard].n_header = 8 + n_header;
     json_error_t je;
     AUTO_JSON json_t *header =
         json_loadb((const char *)p + 8, (size_t)n_header, JSON_REJECT_DUPLICATES, &je);
@@ -235,6 +237,9 @@ static enum err map_shard(struct shard *s, const char *path, struct error *e)
         return err_sys(e, errno, "%s", path);
     if (!S_ISREG(st.st_mode) || st.st_size < 8)
         return err_set(e, ERR_FORMAT, "%s: not a safetensors file", path);
+    enum err rc = fs_identity(fd, path, &s->identity, e);
+    if (rc)
+        return rc;
     void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (p == MAP_FAILED)
         return err_sys(e, errno, "map %s", path);
@@ -472,4 +477,32 @@ uint64_t safetensors_shard_on_disk(const struct safetensors *s, size_t i)
 const char *safetensors_shard_name(const struct safetensors *s, size_t i)
 {
     return s->shards[i].name;
+}
+
+uint64_t safetensors_shard_header(const struct safetensors *s, size_t i)
+{
+    return s->shards[i].n_header;
+}
+
+const struct fs_identity *safetensors_shard_identity(const struct safetensors *s, size_t i)
+{
+    return &s->shards[i].identity;
+}
+
+enum err safetensors_shard_unchanged(const struct safetensors *s, size_t i, int fd,
+                                     struct error *e)
+{
+    const struct fs_identity *was = &s->shards[i].identity;
+    struct fs_identity is;
+    enum err rc = fs_identity(fd, s->shards[i].name, &is, e);
+    if (rc || fs_is_same(was, &is))
+        return rc;
+    if (was->dev != is.dev || was->ino != is.ino)
+        return err_set(e, ERR_CONFLICT, "%s: another file took its place while it was in use",
+                       s->shards[i].name);
+    if (was->n_bytes != is.n_bytes)
+        return err_set(e, ERR_CONFLICT,
+                       "%s: changed while it was in use, from %" PRIu64 " to %" PRIu64 " bytes",
+                       s->shards[i].name, was->n_bytes, is.n_bytes);
+    return err_set(e, ERR_CONFLICT, "%s: written to while it was in use", s->shards[i].name);
 }

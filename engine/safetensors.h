@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/err.h"
+#include "base/fs.h"
 
 #define TENSOR_MAX_DIMS 8
 #define SAFETENSORS_MAX_HEADER (64u << 20)
@@ -73,6 +73,15 @@ const uint8_t *safetensors_shard(const struct safetensors *s, size_t i, uint64_t
 /* Bytes of it that occupy the disk: fewer than its size where the file has holes. */
 uint64_t safetensors_shard_on_disk(const struct safetensors *s, size_t i);
 const char *safetensors_shard_name(const struct safetensors *s, size_t i);
+/* Bytes before its data: the header with its length. */
+uint64_t safetensors_shard_header(const struct safetensors *s, size_t i);
+/* The file and its state when it was mapped; all zero without a file. */
+const struct fs_identity *safetensors_shard_identity(const struct safetensors *s, size_t i);
+
+/* Looks again at the file behind fd, which is shard i opened once more: ERR_CONFLICT names it
+ * when it is another one by now, or was changed since it was mapped. */
+NODISCARD enum err safetensors_shard_unchanged(const struct safetensors *s, size_t i, int fd,
+                                               struct error *e);
 
 /* Parses one file image that stays in place as long as the result lives (tests, fuzzing). */
 NODISCARD enum err safetensors_parse(struct safetensors **out, const uint8_t *bytes, uint64_t n,

@@ -48,7 +48,8 @@ enum err tier_files_open(struct tier_files **out, const char *dir, const struct 
         x->map = safetensors_shard(st, i, &x->n_bytes);
         f->n++;
         enum err rc = fs_path(path, sizeof(path), e, "%s/%s", dir, x->name);
-        if (rc || (rc = aio_open_file(path, O_RDONLY, 0, &x->fd, NULL, e))) {
+        if (rc || (rc = aio_open_file(path, O_RDONLY, 0, &x->fd, NULL, e)) ||
+            (rc = safetensors_shard_unchanged(st, i, x->fd, e))) {
             tier_files_close(f);
             return rc;
         }

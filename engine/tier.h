@@ -22,7 +22,7 @@
 struct tier_files;
 
 /* Opens every shard of st, which was opened from the folder dir and must outlive it. ERR_IO,
- * ERR_NOTFOUND with the file's name. */
+ * ERR_NOTFOUND with the file's name, ERR_CONFLICT: it is not the one that was mapped. */
 NODISCARD enum err tier_files_open(struct tier_files **out, const char *dir,
                                    const struct safetensors *st, struct error *e);
 void tier_files_close(struct tier_files *f);
