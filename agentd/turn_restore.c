@@ -316,6 +316,13 @@ static enum err choose(struct restore *r, struct store *st, struct error *e)
 
     if (!r->no_tip)
         rc = head_find_on(st, r->session->id, r->layout, &r->tape, r->limit, HEAD_TIP, &tip, e);
+    uint64_t by_tip = tip && tip->has_tip ? tip->n_tokens : 0;
+    uint64_t most = r->tape.view.n_ids < r->limit ? r->tape.view.n_ids : r->limit;
+    if (!rc && by_tip && by_tip == most) { /* nothing can reach further */
+        r->is_short = r->is_short || by_tip < r->state_position;
+        r->plan = tip;
+        return OK;
+    }
     if (!rc)
         rc = head_find_on(st, r->session->id, r->layout, &r->tape, r->limit, HEAD_ROWS, &rows,
                           e);
@@ -323,7 +330,6 @@ static enum err choose(struct restore *r, struct store *st, struct error *e)
         head_plan_free(tip);
         return rc;
     }
-    uint64_t by_tip = tip && tip->has_tip ? tip->n_tokens : 0;
     bool deep = rows->n_tokens > by_tip + r->layout->replay_tokens ||
                 (by_tip == 0 && rows->n_tokens > 0);
     r->plan = deep ? rows : by_tip ? tip : NULL;

@@ -344,6 +344,39 @@ enum err row_check_first(struct query *q, const char *table, int n_columns, stru
                    first ? first : "NULL");
 }
 
+bool row_later_take(const struct query *q, const void *blob, struct row_later *out)
+{
+    static const int types[] = {SQLITE_INTEGER, SQLITE_INTEGER, SQLITE_BLOB, SQLITE_BLOB};
+    size_t n_blob, n_tag;
+    if (sqlite3_column_count(q->handle) != 4)
+        return false;
+    for (int col = 0; col < 4; col++)
+        if (sqlite3_column_type(q->handle, col) != types[col])
+            return false;
+    (void)row_blob(q, 2, &n_blob);
+    const void *tag = row_blob(q, 3, &n_tag);
+    if (!tag || n_tag != sizeof out->tag)
+        return false;
+    *out = (struct row_later){
+        .key = {row_int(q, 0), row_int(q, 1)}, .blob = blob, .n_blob = n_blob};
+    memcpy(out->tag, tag, n_tag);
+    return true;
+}
+
+bool row_later_holds(const struct row_later *r, const uint8_t row_key[HASH_KEY_BYTES],
+                     const char *table)
+{
+    struct hash h;
+    uint8_t want[HASH_TAG_BYTES];
+    hash_init(&h, row_key, HASH_TAG_BYTES);
+    hash_field(&h, table, strlen(table));
+    hash_int(&h, r->key[0]);
+    hash_int(&h, r->key[1]);
+    hash_value(&h, SQLITE_BLOB, r->blob, r->n_blob);
+    hash_final(&h, want);
+    return crypto_equal(r->tag, want, sizeof want);
+}
+
 void db_note_index(struct db *db)
 {
     int code = sqlite3_extended_errcode(db->handle);

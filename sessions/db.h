@@ -120,6 +120,20 @@ NODISCARD enum err row_check(struct query *q, const char *table, struct error *e
 /* The same for a row of n columns and its tag that stand in front of others. */
 NODISCARD enum err row_check_first(struct query *q, const char *table, int n, struct error *e);
 
+/* A row's tag to be checked later: of a row of two integers, one blob, and the tag. */
+struct row_later {
+    int64_t key[2];
+    const void *blob; /* the caller's copy */
+    size_t n_blob;
+    uint8_t tag[HASH_TAG_BYTES];
+};
+/* Of the row that q stands on, whose blob has been copied to `blob`. False: the row does not
+ * look like that: row_check() knows what is wrong with it. */
+bool row_later_take(const struct query *q, const void *blob, struct row_later *out);
+/* Whether the tag matches. Any thread. */
+bool row_later_holds(const struct row_later *r, const uint8_t row_key[HASH_KEY_BYTES],
+                     const char *table);
+
 /* A transaction that is rolled back unless it was committed. They do not nest. */
 struct txn {
     struct db *db;

@@ -272,12 +272,18 @@ static enum err try_blocks(struct find *f, struct error *e)
 
 /* ---- the call ---------------------------------------------------------------------------- */
 
+/* Nothing could be offered that is better. */
+static bool has_all(const struct find *f)
+{
+    return f->best.position == f->position && f->best.tip.x.id;
+}
+
 static enum err search(struct find *f, enum head_want want, struct error *e)
 {
     enum err rc = layout_find(f->st, f->l, &f->layout, f->root, e);
     if (rc || !f->layout)
         return rc;
-    if ((rc = try_own(f, 0, want, e)) || (rc = try_own(f, 1, want, e)))
+    if ((rc = try_own(f, 0, want, e)) || has_all(f) || (rc = try_own(f, 1, want, e)))
         return rc;
     if (f->best.position < f->position && want == HEAD_TIP)
         return try_tips(f, e);

@@ -3,10 +3,7 @@
 #include <string.h>
 
 #include "base/aio.h"
-#include "base/pool.h"
 
-#define MIN_PARALLEL (1u << 20) /* fewer bytes are opened here, in 0.4 ms */
-#define MAX_WORKERS 16u
 #define BOUNCE_BYTES ((size_t)READER_BOUNCE_PAGES * EXTENT_PAGE)
 
 static bool lands(const struct reader_job *j)
@@ -15,17 +12,6 @@ static bool lands(const struct reader_job *j)
 }
 
 /* ---- set-up ------------------------------------------------------------------------------ */
-
-/* Threads are started for the first run that is worth them, and stay. Without any it goes
- * slower. */
-static struct workers *need_workers(struct store *st, uint64_t bytes)
-{
-    if (!st->workers && bytes >= MIN_PARALLEL) {
-        uint32_t n = pool_cpus();
-        (void)!workers_new(n < MAX_WORKERS ? n : MAX_WORKERS, &st->workers, NULL);
-    }
-    return bytes >= MIN_PARALLEL ? st->workers : NULL;
-}
 
 /* Room for bounce buffers, cut out page by page as jobs need it; the pages stay. */
 static enum err need_bounces(struct store *st, struct error *e)
@@ -200,7 +186,7 @@ static void drain(struct reader *r)
 
 enum err reader_run(struct reader *r, struct error *e)
 {
-    r->workers = need_workers(r->st, r->n_bytes);
+    r->workers = store_workers(r->st, r->n_bytes);
     enum err rc = need_bounces(r->st, e);
     for (size_t next = 0; !rc && (next < *r->n_jobs || r->n_out);) {
         struct reader_job *j = next < *r->n_jobs ? &r->jobs[next] : NULL;

@@ -88,6 +88,11 @@ struct store {
     size_t n_lost;
 };
 
+/* The threads that verify and decrypt, for so many bytes: they are started for the first that
+ * are worth it, and stay. NULL: too few, or there are none; then it is done on the store's own
+ * thread. Whoever submits takes all of his back before he returns. */
+struct workers *store_workers(struct store *st, uint64_t bytes);
+
 /* Wall clock, never below 0 (it is stored unsigned). */
 uint64_t store_now_ms(const struct store *st);
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sessions/chunk_check.h"
 #include "sessions/schema.h"
 #include "sessions/search.h"
 
@@ -218,28 +219,36 @@ static enum err read_part_chunk(struct store *st, const struct strand_part *part
     return rc == ERR_CORRUPT ? repair_chunk(st, part, from, to, out, e) : rc;
 }
 
-/* The row that q stands on is chunk *at / C: its ids up to `to`, and *at moves behind them. */
+/* The row that q stands on is chunk *at / C: its ids up to `to`, and *at moves behind them. The
+ * tag of a row that is wanted whole may be checked later. */
 static enum err take_row(struct query *q, const struct strand_part *part, uint64_t *at,
-                         uint64_t to, uint32_t *out, struct error *e)
+                         uint64_t to, uint32_t *out, struct chunk_checks *later,
+                         struct error *e)
 {
     uint64_t k = *at / C, start = max_u64(k * C, part->own), end = min_u64(to, (k + 1) * C);
     size_t n_bytes;
-    enum err rc = row_check(q, "tape", e);
-    if (rc)
-        return rc;
     const uint8_t *ids = row_blob(q, 2, &n_bytes);
-    if (row_uint(q, 1) != k || start + n_bytes / 4 < end)
+    bool fits = row_uint(q, 1) == k && start + n_bytes / 4 >= end;
+    bool whole = fits && *at == start && n_bytes == (size_t)(end - start) * 4;
+    if (fits)
+        memcpy(out, ids + (*at - start) * 4, (size_t)(end - *at) * 4);
+    if (!whole || !chunk_checks_put(later, q, out)) {
+        enum err rc = row_check(q, "tape", e);
+        if (rc)
+            return rc;
+    }
+    if (!fits)
         return err_set(e, ERR_CORRUPT, "database: tape chunk %lld/%llu is missing or too short",
                        (long long)part->id, (unsigned long long)k);
-    memcpy(out, ids + (*at - start) * 4, (size_t)(end - *at) * 4);
     *at = end;
     return OK;
 }
 
 /* Ids of [*at, to) in one walk over the rows; one query each took as long as the hashing.
  * ERR_CORRUPT: at the chunk of *at. */
-static enum err read_run(struct store *st, const struct strand_part *part, uint64_t *at,
-                         uint64_t to, uint32_t *out, struct error *e)
+static enum err walk_rows(struct store *st, const struct strand_part *part, uint64_t *at,
+                          uint64_t to, uint32_t *out, struct chunk_checks *later,
+                          struct error *e)
 {
     AUTO(query) struct query q = {0};
     enum err rc = query_init(&q, &st->db,
@@ -257,7 +266,30 @@ static enum err read_run(struct store *st, const struct strand_part *part, uint6
         if (!row)
             return err_set(e, ERR_CORRUPT, "database: tape chunk %lld/%llu is missing",
                            (long long)part->id, (unsigned long long)(*at / C));
-        rc = take_row(&q, part, at, to, out + (*at - from), e);
+        rc = take_row(&q, part, at, to, out + (*at - from), later, e);
+    }
+    return rc;
+}
+
+/* The same, and what was put off is checked, and repaired where it can be. ERR_CORRUPT: the
+ * chunk of *at is damaged, and everything before it is sound. */
+static enum err read_run(struct store *st, const struct strand_part *part, uint64_t *at,
+                         uint64_t to, uint32_t *out, struct error *e)
+{
+    AUTO(chunk_checks) struct chunk_checks later = {0};
+    uint64_t from = *at, k;
+    enum err rc = chunk_checks_init(&later, st, (size_t)((to - from) / C + 2), e);
+    if (rc)
+        return rc;
+    rc = walk_rows(st, part, at, to, out, &later, e);
+    chunk_checks_end(&later);
+    while (chunk_checks_bad(&later, &k)) {
+        uint64_t start = max_u64(k * C, part->own), end = min_u64(to, (k + 1) * C);
+        enum err bad = repair_chunk(st, part, start, end, out + (start - from), e);
+        if (!bad)
+            continue;
+        *at = start;
+        return bad;
     }
     return rc;
 }
