@@ -641,6 +641,37 @@ static void a_tape_chunk_is_rebuilt_from_state(void **state)
     assert_int_equal(tape.view.n_ids, 1200);
 }
 
+/* So long that tags are checked on other threads: the same is found, repaired, and cut off. */
+static void a_long_tape_is_rebuilt_from_state(void **state)
+{
+    struct head_test *t = *state;
+    struct error e;
+    const uint32_t n = 700 * STRAND_CHUNK_IDS + 100, n_saved = 4 * STRAND_CHUNK_IDS;
+    append(t, t->id, 0, n);
+    save(t, t->id, 0, n_saved);
+    meddle(t, "UPDATE tape SET ids = zeroblob(2048) WHERE chunk IN (1, 3);"
+              "UPDATE tape SET chunk = 9000 WHERE chunk = 200;"
+              "UPDATE tape SET ids = substr(ids, 1, 100) WHERE chunk = 2");
+    AUTO(tape) struct tape tape = {0};
+    assert_ok(tape_load(t->f.st, t->id, &tape, &e), &e);
+    assert_true(tape.damaged);
+    assert_int_equal(tape.view.n_ids, 200 * STRAND_CHUNK_IDS); /* none is saved from there on */
+    meddle(t, "UPDATE tape SET chunk = 200 WHERE chunk = 9000;"
+              "UPDATE tape SET chunk = 10900 - chunk WHERE chunk IN (300, 600);"
+              "UPDATE tape SET chunk = chunk - 10000 WHERE chunk > 9000;"
+              "UPDATE tape SET ids = zeroblob(2048) WHERE chunk = 1");
+    tape_fini(&tape);
+    assert_ok(tape_load(t->f.st, t->id, &tape, &e), &e);
+    assert_true(tape.damaged);
+    assert_int_equal(tape.view.n_ids, 300 * STRAND_CHUNK_IDS); /* where two were exchanged */
+    for (uint32_t i = 0; i < tape.view.n_ids; i++)
+        assert_int_equal(tape.ids[i], i);
+    struct store_counters c;
+    store_count(t->f.st, &c);
+    assert_int_equal(c.chunks_rebuilt, 1);
+    assert_true(c.rows_damaged >= 2);
+}
+
 #define T(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 #define U(fn, s) cmocka_unit_test_setup_teardown(fn, s, teardown)
 
@@ -679,6 +710,7 @@ int main(void)
         T(ids_decide_what_an_own_head_restores),
         T(a_tape_chunk_is_rebuilt_from_state),
         U(a_tape_chunk_is_rebuilt_from_state, setup_tip),
+        T(a_long_tape_is_rebuilt_from_state),
         T(a_restore_can_be_cancelled),
         U(appends_cost_what_they_are, setup_pages),
     };
