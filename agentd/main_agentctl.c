@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "agentd/cli_verbs.h"
+#include "agentd/completion.h"
 #include "agentd/settings.h"
 
 /* In the order that `agentctl help` shows. */
@@ -41,146 +42,19 @@ static void usage(FILE *f)
             "124 timeout,\n130 interrupted.\n");
 }
 
-static void complete_options(const struct option_table *t)
-{
-    for (size_t i = 0; i < t->n; i++)
-        printf(" --%s", t->options[i].name);
-}
-
-/* In single quotes: a quote ends them, stands for itself, and begins them again. */
-static void print_quoted(const char *s, const char *also)
-{
-    for (; *s; s++)
-        if (*s == '\'')
-            fputs("'\\''", stdout);
-        else
-            printf("%s%c", strchr(also, *s) ? "\\" : "", *s);
-}
-
-static bool takes_value(const struct option *o)
-{
-    return o->kind != OPTION_FLAG && o->kind != OPTION_COUNT;
-}
-
-static void zsh_options(const struct option_table *t)
-{
-    for (size_t i = 0; i < t->n; i++) {
-        const struct option *o = &t->options[i];
-        printf(" \\\n            '--%s%s[", o->name, takes_value(o) ? "=" : "");
-        print_quoted(o->help, "[]:");
-        fputs("]", stdout);
-        if (takes_value(o)) {
-            printf(":%s:", o->value_name);
-            for (size_t k = 0; o->choices && o->choices[k]; k++)
-                printf("%s%s", k ? " " : "(", o->choices[k]);
-            fputs(o->choices ? ")" : "_files", stdout);
-        }
-        fputs("'", stdout);
-    }
-}
-
-static int completion_zsh(void)
-{
-    printf("#compdef agentctl\n"
-           "_agentctl() {\n"
-           "    local -a verbs\n"
-           "    verbs=(");
-    for (size_t i = 0; i < N_VERBS; i++) {
-        printf("\n        '%s:", verbs[i].command->name);
-        print_quoted(verbs[i].command->summary, ":");
-        fputs("'", stdout);
-    }
-    printf(")\n"
-           "    if (( CURRENT == 2 )); then\n"
-           "        _describe verb verbs\n"
-           "        return\n"
-           "    fi\n"
-           "    local verb=$words[2]\n"
-           "    shift words\n"
-           "    (( CURRENT-- ))\n"
-           "    case $verb in\n");
-    for (size_t i = 0; i < N_VERBS; i++) {
-        printf("    %s)\n        _arguments", verbs[i].command->name);
-        zsh_options(&verbs[i].command->own);
-        zsh_options(&verbs[i].command->common);
-        printf(" \\\n            '*:session:($(agentctl ps -a --names 2>/dev/null))' ;;\n");
-    }
-    printf("    esac\n"
-           "}\n"
-           "compdef _agentctl agentctl\n");
-    return EXIT_DONE;
-}
-
-static void fish_options(const char *verb, const struct option_table *t)
-{
-    for (size_t i = 0; i < t->n; i++) {
-        const struct option *o = &t->options[i];
-        printf("complete -c agentctl -n '__fish_seen_subcommand_from %s' -l %s", verb, o->name);
-        if (o->letter)
-            printf(" -s %c", o->letter);
-        if (takes_value(o))
-            fputs(" -r", stdout);
-        for (size_t k = 0; o->choices && o->choices[k]; k++)
-            printf("%s%s", k ? " " : " -a '", o->choices[k]);
-        fputs(o->choices ? "' -d '" : " -d '", stdout);
-        print_quoted(o->help, "");
-        fputs("'\n", stdout);
-    }
-}
-
-static int completion_fish(void)
-{
-    printf("complete -c agentctl -f\n");
-    for (size_t i = 0; i < N_VERBS; i++) {
-        const struct command *c = verbs[i].command;
-        printf("complete -c agentctl -n __fish_use_subcommand -a %s -d '", c->name);
-        print_quoted(c->summary, "");
-        fputs("'\n", stdout);
-        fish_options(c->name, &c->own);
-        fish_options(c->name, &c->common);
-    }
-    printf("complete -c agentctl -n 'not __fish_use_subcommand' "
-           "-a '(agentctl ps -a --names 2>/dev/null)'\n");
-    return EXIT_DONE;
-}
-
-/* A bash completion made from the tables that the verbs parse by. */
-static int completion_bash(void)
-{
-    printf("_agentctl() {\n"
-           "    local cur=${COMP_WORDS[COMP_CWORD]} words=\n"
-           "    if [ \"$COMP_CWORD\" = 1 ]; then\n"
-           "        words='help completion");
-    for (size_t i = 0; i < N_VERBS; i++)
-        printf(" %s", verbs[i].command->name);
-    printf("'\n    elif [ \"${cur#-}\" != \"$cur\" ]; then\n"
-           "        case ${COMP_WORDS[1]} in\n");
-    for (size_t i = 0; i < N_VERBS; i++) {
-        printf("        %s) words='--help", verbs[i].command->name);
-        complete_options(&verbs[i].command->own);
-        complete_options(&verbs[i].command->common);
-        printf("' ;;\n");
-    }
-    printf("        esac\n"
-           "    else\n"
-           "        words=$(agentctl ps -a --names 2>/dev/null)\n"
-           "    fi\n"
-           "    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
-           "}\n"
-           "complete -o default -F _agentctl agentctl\n");
-    return EXIT_DONE;
-}
-
+/* doctor hands its command line on to agentd. */
 static int completion(const char *shell)
 {
-    if (!strcmp(shell, "bash"))
-        return completion_bash();
-    if (!strcmp(shell, "zsh"))
-        return completion_zsh();
-    if (!strcmp(shell, "fish"))
-        return completion_fish();
-    fprintf(stderr, "agentctl completion: want bash, zsh or fish, is \"%.40s\"\n", shell);
-    return EXIT_USAGE;
+    const struct command *commands[N_VERBS];
+    const struct completion c = {.program = "agentctl",
+                                 .commands = commands,
+                                 .n = N_VERBS,
+                                 .words = "help completion",
+                                 .arguments = "agentctl ps -a --names"};
+
+    for (size_t i = 0; i < N_VERBS; i++)
+        commands[i] = verbs[i].run == cli_doctor ? &verb_doctor_command : verbs[i].command;
+    return completion_print(&c, shell);
 }
 
 /* With the options of agentd.conf and the environment in front of its own. config is how one

@@ -2,26 +2,24 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "agentd/completion.h"
 #include "agentd/verbs.h"
 
+/* In the order that `agentd help` shows. */
 static const struct {
-    const char *name;
+    const struct command *command;
     int (*run)(int argc, char **argv);
-    const char *what;
 } verbs[] = {
-    /* One line a verb, in the order that `agentd help` shows. */
-    {"serve", verb_serve, "the daemon"},
-    {"tokenize", verb_tokenize, "stdin bytes to token ids"},
-    {"detokenize", verb_detokenize, "token ids to bytes"},
-    {"render", verb_render, "a conversation to its prompt"},
-    {"parse", verb_parse, "model output to a message"},
-    {"load", verb_load, "what a checkpoint holds, and whether it can run here"},
-    {"doctor", verb_doctor, "what this machine has for agentd"},
-    {"score", verb_score, "logits of given tokens"},
-    {"key", verb_key, "the store's key file and its passphrase"},
-    {"bench", verb_bench, "what saving and restoring state costs here"},
-    {"verify-tape", verb_verify_tape, NULL}, /* started by the daemon: not listed */
-    {"help", NULL, "this list"},
+    {&verb_serve_command, verb_serve},
+    {&verb_tokenize_command, verb_tokenize},
+    {&verb_detokenize_command, verb_detokenize},
+    {&verb_render_command, verb_render},
+    {&verb_parse_command, verb_parse},
+    {&verb_load_command, verb_load},
+    {&verb_doctor_command, verb_doctor},
+    {&verb_score_command, verb_score},
+    {&verb_key_command, verb_key},
+    {&verb_bench_command, verb_bench},
 };
 
 #define N_VERBS (sizeof verbs / sizeof verbs[0])
@@ -30,8 +28,20 @@ static void usage(FILE *f)
 {
     fprintf(f, "usage: agentd VERB [OPTIONS]    (agentd VERB --help says more)\n\n");
     for (size_t i = 0; i < N_VERBS; i++)
-        if (verbs[i].what)
-            fprintf(f, "  %-12s %s\n", verbs[i].name, verbs[i].what);
+        fprintf(f, "  %-12s %s\n", verbs[i].command->name, verbs[i].command->summary);
+    fprintf(f, "  %-12s %s\n", "completion", "bash, zsh or fish: completion for that shell");
+    fprintf(f, "  %-12s %s\n", "help", "this list");
+}
+
+static int completion(const char *shell)
+{
+    const struct command *commands[N_VERBS];
+    const struct completion c = {
+        .program = "agentd", .commands = commands, .n = N_VERBS, .words = "help completion"};
+
+    for (size_t i = 0; i < N_VERBS; i++)
+        commands[i] = verbs[i].command;
+    return completion_print(&c, shell);
 }
 
 int main(int argc, char **argv)
@@ -49,8 +59,12 @@ int main(int argc, char **argv)
         usage(stdout);
         return EXIT_DONE;
     }
+    if (!strcmp(name, "completion"))
+        return completion(argc > 2 ? argv[2] : "bash");
+    if (!strcmp(name, "verify-tape")) /* started by the daemon: not listed */
+        return verb_verify_tape(argc - 1, argv + 1);
     for (size_t i = 0; i < N_VERBS; i++)
-        if (verbs[i].run && !strcmp(name, verbs[i].name))
+        if (!strcmp(name, verbs[i].command->name))
             return verbs[i].run(argc - 1, argv + 1);
     fprintf(stderr, "agentd: unknown verb \"%s\" (agentd help lists them)\n", name);
     return EXIT_USAGE;

@@ -42,7 +42,7 @@ static const struct option table[] = {
     {"gate", 0, OPTION_FLAG, AT(gate), NULL, 0, 0, NULL,
      "exit code 1 unless every limit is met", false},
 };
-static const struct command command = {
+const struct command verb_bench_command = {
     "bench",
     "store",
     "what saving and restoring state costs here, beside the raw disk",
@@ -237,9 +237,10 @@ int verb_bench(int argc, char **argv)
     struct bench b = {0};
     char dir[FS_PATH_BYTES];
     bool met = false;
-    enum err rc = options_parse(&command, argc, (const char *const *)argv, &v, &parsed, &e);
+    enum err rc =
+        options_parse(&verb_bench_command, argc, (const char *const *)argv, &v, &parsed, &e);
     if (!rc && parsed.help) {
-        options_usage(&command, "agentd", stdout);
+        options_usage(&verb_bench_command, "agentd", stdout);
         return EXIT_DONE;
     }
     if (!rc && strcmp(parsed.args[0], "store") != 0)

@@ -26,7 +26,7 @@ static const struct option table[] = {
      .help = "written and read back to measure the disk; 0: not (default 128M)"},
     {"json", 0, OPTION_FLAG, AT(json), .help = "as JSON"},
 };
-static const struct command command = {
+const struct command verb_doctor_command = {
     "doctor", "", "what this machine has for agentd", OPTION_TABLE(table), OPTION_TABLE_EMPTY,
     0,        0};
 
@@ -109,7 +109,7 @@ int verb_doctor(int argc, char **argv)
     struct settings s = {0};
     struct error e;
     int code;
-    if (verb_text_options(&command, argc, argv, &o, &code))
+    if (verb_text_options(&verb_doctor_command, argc, argv, &o, &code))
         return code;
     enum err rc = fault_arm_env(&e);
     if (!rc)

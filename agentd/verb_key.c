@@ -29,7 +29,7 @@ static const struct option table[] = {
     {"memory", 0, OPTION_INT, AT(memory_mib), "MIB", 1, 1024, NULL,
      "wrap: MiB that a guess takes (default 256)", false},
 };
-static const struct command command = {
+const struct command verb_key_command = {
     "key",
     "show|wrap|unwrap",
     "the store's key file: what protects it; a passphrase for it, or another, or none",
@@ -103,9 +103,10 @@ int verb_key(int argc, char **argv)
     struct key_options o = {0};
     struct options parsed;
     struct error e = {0};
-    enum err rc = options_parse(&command, argc, (const char *const *)argv, &o, &parsed, &e);
+    enum err rc =
+        options_parse(&verb_key_command, argc, (const char *const *)argv, &o, &parsed, &e);
     if (!rc && parsed.help) {
-        options_usage(&command, "agentd", stdout);
+        options_usage(&verb_key_command, "agentd", stdout);
         return EXIT_DONE;
     }
     if (!rc)

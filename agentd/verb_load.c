@@ -19,13 +19,14 @@ static const struct option table[] = {
     {"json", 0, OPTION_FLAG, offsetof(struct load_options, json), .help = "as JSON"},
 };
 
-static const struct command command = {"load",
-                                       "",
-                                       "what a checkpoint holds, and whether it can run here",
-                                       OPTION_TABLE(table),
-                                       OPTION_TABLE_EMPTY,
-                                       0,
-                                       0};
+const struct command verb_load_command = {
+    "load",
+    "",
+    "what a checkpoint holds, and whether it can run here",
+    OPTION_TABLE(table),
+    OPTION_TABLE_EMPTY,
+    0,
+    0};
 
 /* What the report is made from. */
 struct report {
@@ -169,7 +170,7 @@ int verb_load(int argc, char **argv)
     struct load_options o = {0};
     struct error e = {0};
     int code;
-    if (verb_text_options(&command, argc, argv, &o, &code))
+    if (verb_text_options(&verb_load_command, argc, argv, &o, &code))
         return code;
     struct report r = {.o = &o, .memory = inventory_memory()};
     enum err rc = inventory_take(&r.v, o.model, &e);

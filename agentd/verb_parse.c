@@ -87,21 +87,22 @@ static enum err parse_strict(const struct parse_options *o, const struct buf *in
     return verb_text_write_json(message, e);
 }
 
-int verb_parse(int argc, char **argv)
-{
-    static const struct command command = {"parse",
+const struct command verb_parse_command = {"parse",
                                            "",
                                            "model output on stdin to a message",
                                            OPTION_TABLE(parse_table),
                                            OPTION_TABLE_EMPTY,
                                            0,
                                            0};
+
+int verb_parse(int argc, char **argv)
+{
     struct parse_options o = {0};
     struct error e = {0};
     struct tokenizer *t = NULL;
     AUTO(buf) struct buf in = BUF_INIT(VERB_TEXT_MAX_BYTES);
     int code;
-    if (verb_text_options(&command, argc, argv, &o, &code))
+    if (verb_text_options(&verb_parse_command, argc, argv, &o, &code))
         return code;
     /* The spellings are the format's own; the model folder is opened so that a wrong one is
      * an error here as in every other verb. */

@@ -66,21 +66,22 @@ static enum err render(const struct tokenizer *t, struct error *e)
     return rc ? rc : write_prompt(&p, t, e);
 }
 
+const struct command verb_render_command = {
+    "render",
+    "",
+    "{messages, thinking_mode, reasoning_effort, drop_thinking} on stdin to {text, ids}",
+    OPTION_TABLE(render_table),
+    OPTION_TABLE_EMPTY,
+    0,
+    0};
+
 int verb_render(int argc, char **argv)
 {
-    static const struct command command = {
-        "render",
-        "",
-        "{messages, thinking_mode, reasoning_effort, drop_thinking} on stdin to {text, ids}",
-        OPTION_TABLE(render_table),
-        OPTION_TABLE_EMPTY,
-        0,
-        0};
     struct render_options o = {0};
     struct error e = {0};
     struct tokenizer *t = NULL;
     int code;
-    if (verb_text_options(&command, argc, argv, &o, &code))
+    if (verb_text_options(&verb_render_command, argc, argv, &o, &code))
         return code;
     enum err rc = tokenizer_open(&t, o.model, &e);
     if (rc)

@@ -55,7 +55,7 @@ static const struct option table[] = {
 };
 #undef AT
 
-static const struct command command = {
+const struct command verb_score_command = {
     "score", "", "logits of given tokens", OPTION_TABLE(table), OPTION_TABLE_EMPTY, 0, 0};
 
 struct score {
@@ -482,7 +482,7 @@ int verb_score(int argc, char **argv)
     struct score_options o = {0};
     struct error e = {0};
     int code;
-    if (verb_text_options(&command, argc, argv, &o, &code))
+    if (verb_text_options(&verb_score_command, argc, argv, &o, &code))
         return code;
     struct score x = {.o = &o,
                       .engine_options = {.precision = precisions[o.precision],

@@ -79,7 +79,7 @@ static const struct option table[] = {
     {"log-level", 0, OPTION_ENUM, AT(log_level), "LEVEL", 0, 0, levels,
      "records up to this one", false},
 };
-static const struct command command = {
+const struct command verb_serve_command = {
     "serve", "", "the daemon", OPTION_TABLE(table), OPTION_TABLE_EMPTY, 0, 0};
 
 /* Everything that is opened, in the order of opening. */
@@ -325,9 +325,9 @@ int verb_serve(int argc, char **argv)
         .log_level = LOG_INFO, .resident = DEFAULT_RESIDENT, .save_every = DEFAULT_SAVE_EVERY};
     enum err rc = settings_load(&s->settings, &e);
     if (!rc)
-        rc = settings_argv(&s->settings, &command, sections, true, argc, argv, &e);
+        rc = settings_argv(&s->settings, &verb_serve_command, sections, true, argc, argv, &e);
     if (!rc)
-        rc = options_parse(&command, s->settings.argc,
+        rc = options_parse(&verb_serve_command, s->settings.argc,
                            (const char *const *)(void *)s->settings.argv, &s->options, &parsed,
                            &e);
     if (!rc)
@@ -336,7 +336,7 @@ int verb_serve(int argc, char **argv)
         if (rc)
             fprintf(stderr, "agentd serve: %s\n", e.msg);
         else
-            options_usage(&command, "agentd", stdout);
+            options_usage(&verb_serve_command, "agentd", stdout);
         rules_free(s->rules);
         settings_fini(&s->settings);
         free(s);

@@ -42,19 +42,20 @@ static enum err tokenize(const struct tokenizer *t, bool special, struct error *
     return rc ? rc : write_ids(&ids, e);
 }
 
+const struct command verb_tokenize_command = {"tokenize",
+                                              "",
+                                              "stdin bytes to token ids, one a line",
+                                              OPTION_TABLE(tokenize_table),
+                                              OPTION_TABLE_EMPTY,
+                                              0,
+                                              0};
+
 int verb_tokenize(int argc, char **argv)
 {
-    static const struct command command = {"tokenize",
-                                           "",
-                                           "stdin bytes to token ids, one a line",
-                                           OPTION_TABLE(tokenize_table),
-                                           OPTION_TABLE_EMPTY,
-                                           0,
-                                           0};
     struct tokenize_options o = {0};
     struct error e = {0};
     int code;
-    if (verb_text_options(&command, argc, argv, &o, &code))
+    if (verb_text_options(&verb_tokenize_command, argc, argv, &o, &code))
         return code;
     struct tokenizer *t = NULL;
     enum err rc = tokenizer_open(&t, o.model, &e);
@@ -102,19 +103,20 @@ static enum err detokenize(const struct tokenizer *t, struct error *e)
     return rc ? rc : verb_text_write(out.data, out.len, e);
 }
 
+const struct command verb_detokenize_command = {"detokenize",
+                                                "",
+                                                "token ids on stdin to bytes",
+                                                OPTION_TABLE(detokenize_table),
+                                                OPTION_TABLE_EMPTY,
+                                                0,
+                                                0};
+
 int verb_detokenize(int argc, char **argv)
 {
-    static const struct command command = {"detokenize",
-                                           "",
-                                           "token ids on stdin to bytes",
-                                           OPTION_TABLE(detokenize_table),
-                                           OPTION_TABLE_EMPTY,
-                                           0,
-                                           0};
     struct tokenize_options o = {0};
     struct error e = {0};
     int code;
-    if (verb_text_options(&command, argc, argv, &o, &code))
+    if (verb_text_options(&verb_detokenize_command, argc, argv, &o, &code))
         return code;
     struct tokenizer *t = NULL;
     enum err rc = tokenizer_open(&t, o.model, &e);

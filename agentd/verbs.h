@@ -7,6 +7,7 @@
 #define AGENTD_VERBS_H
 
 #include "base/err.h"
+#include "base/options.h"
 
 #define AGENTD_VERSION "0.1.0"
 
@@ -32,6 +33,18 @@ enum exit_code {
 int verb_exit_code(enum err rc);
 /* Prints "agentd VERB: message" to stderr and returns verb_exit_code(rc). */
 int verb_fail(const char *verb, enum err rc, const struct error *e);
+
+/* What each is told by, for its own --help and for completion. */
+extern const struct command verb_tokenize_command;
+extern const struct command verb_detokenize_command;
+extern const struct command verb_render_command;
+extern const struct command verb_parse_command;
+extern const struct command verb_serve_command;
+extern const struct command verb_load_command;
+extern const struct command verb_doctor_command;
+extern const struct command verb_score_command;
+extern const struct command verb_key_command;
+extern const struct command verb_bench_command;
 
 int verb_tokenize(int argc, char **argv);
 int verb_detokenize(int argc, char **argv);

@@ -144,26 +144,12 @@ static void test_agentctl(void **state)
     tempdir_remove(dir);
 }
 
-static void test_completion(void **state)
-{
-    (void)state;
-    static const char *const shells[] = {"bash", "zsh", "fish"};
-    for (int i = 0; i < 3; i++) {
-        const struct agentctl_ran *r = AGENTCTL("completion", shells[i]);
-        assert_int_equal(r->code, EXIT_DONE);
-        assert_has(r->out, "rewind");
-        assert_has(r->out, "max-steps");
-    }
-    assert_int_equal(AGENTCTL("completion", "tcsh")->code, EXIT_USAGE);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_precedence),
         cmocka_unit_test(test_wrong_files_name_the_line),
         cmocka_unit_test(test_agentctl),
-        cmocka_unit_test(test_completion),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
