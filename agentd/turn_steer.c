@@ -2,7 +2,8 @@
  * acknowledged, and reaches the model behind the run that is being written: together with the
  * results of its calls, or, if it made none, instead of ending the turn. A turn that is stopped
  * or out of steps ends without it, and says so. A text that its client has named is taken once:
- * its event on the tape is looked for first. */
+ * its event on the tape is looked for first. What a fork has of its parent does not count: its
+ * names are its own, as those of its prompts are. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -270,6 +271,7 @@ struct lookup {
     char message[USER_PROMPT_MAX_MESSAGE + 1];
     char turn[TAPE_ID_CAP], item[TAPE_ID_CAP]; /* found; item "": it was a prompt */
     uint64_t seq;
+    uint64_t own_seq; /* first event of the session's own turns; 0: there are none */
 };
 
 static bool is_prompt(void *user, const char *session, const struct tape_turn *t)
@@ -277,6 +279,8 @@ static bool is_prompt(void *user, const char *session, const struct tape_turn *t
     struct lookup *l = user;
 
     (void)session;
+    if (!l->own_seq)
+        l->own_seq = t->first_seq;
     if (!t->client_message || strcmp(t->client_message, l->message) != 0)
         return true;
     snprintf(l->turn, sizeof(l->turn), "%s", t->id);
@@ -306,8 +310,8 @@ static void lookup_run(struct job *j, void *ctx)
     struct lookup *l = (struct lookup *)j;
 
     j->rc = tape_turns(ctx, l->session->id, is_prompt, l, &j->error);
-    if (!j->rc && !l->turn[0])
-        j->rc = tape_events(ctx, l->session->id, 0, 0, is_steer, l, &j->error);
+    if (!j->rc && !l->turn[0] && l->own_seq)
+        j->rc = tape_events(ctx, l->session->id, l->own_seq - 1, 0, is_steer, l, &j->error);
 }
 
 static void lookup_done(struct job *j)

@@ -376,6 +376,51 @@ static void test_steer_repeated_gets_the_first_receipt(void **state)
     daemon_remove(&d);
 }
 
+/* Names of texts are a session's own: a fork takes one that its parent had, as a prompt and as
+ * steering, once as well. */
+static void test_steer_of_a_fork_has_its_own_names(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27], fork[27], seen[256];
+    daemon_make(&d, SLOW("one") SLOW("two") SLOW("three") SAY("four"));
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, AUTO_RUN, id);
+    json_auto_t *turn = prompt(c, id, "first"), *message = content(id, "and that");
+    json_object_set_new(message, "clientMessageId", json_string("m-1"));
+    until_state(c, id, "prefill");
+    json_auto_t *receipt = daemon_call(c, "session/steer", json_deep_copy(message));
+    json_decref(wait_turn(c, id, turn));
+    json_auto_t *f = daemon_call(c, "session/fork", json_pack("{s:s}", "id", id));
+    snprintf(fork, sizeof fork, "%s", text_of(f, "id"));
+    json_object_set_new(message, "id", json_string(fork));
+    /* Without a turn it is a prompt; with one, and another name of the parent's, steering. */
+    json_auto_t *asked = daemon_call(c, "session/steer", json_deep_copy(message));
+    assert_null(json_object_get(asked, "steered"));
+    assert_string_not_equal(text_of(asked, "turnId"), text_of(turn, "turnId"));
+    until_state(c, fork, "prefill");
+    json_auto_t *more = json_deep_copy(message);
+    json_object_set_new(more, "clientMessageId", json_string("m-2"));
+    json_auto_t *steered = daemon_call(c, "session/steer", json_deep_copy(more));
+    assert_true(json_is_true(json_object_get(steered, "steered")));
+    assert_string_equal(text_of(steered, "turnId"), text_of(asked, "turnId"));
+    json_decref(wait_turn(c, fork, asked));
+    json_auto_t *again = daemon_call(c, "session/steer", json_deep_copy(more));
+    assert_true(json_equal(steered, again));
+    /* And the fork's fork, of the middle of it, has none of both. */
+    json_auto_t *g = daemon_call(c, "session/fork", json_pack("{s:s}", "id", fork));
+    json_object_set_new(more, "id", json_string(text_of(g, "id")));
+    json_auto_t *third = daemon_call(c, "session/steer", json_deep_copy(more));
+    assert_string_not_equal(text_of(third, "turnId"), text_of(asked, "turnId"));
+    json_decref(wait_turn(c, text_of(g, "id"), third));
+    json_auto_t *all = events(&d, fork);
+    items(all, "user", "delivered", seen, sizeof seen);
+    assert_string_equal(seen, "and that|and that"); /* the parent's, and its own */
+    client_free(c);
+    daemon_remove(&d);
+}
+
 static void test_steer_survives_sigkill(void **state)
 {
     (void)state;
@@ -470,6 +515,7 @@ int main(void)
         cmocka_unit_test(test_steer_comes_with_the_results),
         cmocka_unit_test(test_steer_instead_of_the_end),
         cmocka_unit_test(test_steer_repeated_gets_the_first_receipt),
+        cmocka_unit_test(test_steer_of_a_fork_has_its_own_names),
         cmocka_unit_test(test_steer_survives_sigkill),
         cmocka_unit_test(test_steer_due_after_sigkill),
         cmocka_unit_test(test_steer_is_not_delivered_by_a_cancelled_turn),
