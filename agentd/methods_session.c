@@ -161,6 +161,14 @@ static void fork_run(struct job *j, void *ctx)
     name_result(c);
 }
 
+/* Whether the session is to have tools of the daemon: without a list, all of them. */
+static bool wants_tools(const json_t *params)
+{
+    const json_t *list = json_object_get(params, "tools");
+
+    return !json_is_array(list) || json_array_size(list) > 0;
+}
+
 static enum err read_new(struct call *c, struct error *e)
 {
     const json_t *params = c->request->params;
@@ -172,6 +180,9 @@ static enum err read_new(struct call *c, struct error *e)
         return rc;
     if (cwd[0] != '/')
         return err_set(e, ERR_INVAL, "\"cwd\": want an absolute path");
+    if (wants_tools(params) && (rc = tools_ready(c->request->daemon->tools, e)))
+        return err_wrap(e, ERR_UNSUPPORTED,
+                        "this daemon has no tools (\"tools\": [] makes a session without)");
     uint64_t seed;
     crypto_random(&seed, sizeof(seed));
     if (!(c->cwd = strdup(cwd)))

@@ -166,7 +166,12 @@ static enum err open_tools(struct service *s, struct error *e)
     if (rc || (rc = fs_path(wal, sizeof(wal), e, "%s-wal", s->db)) ||
         (rc = fs_path(shm, sizeof(shm), e, "%s-shm", s->db)))
         return rc;
-    return tools_open(&config, &s->tools, e);
+    if ((rc = tools_open(&config, &s->tools, e)))
+        return rc;
+    struct error missing;
+    if (tools_ready(s->tools, &missing)) /* sessions without tools need none */
+        log_warn("%s: no session can have tools of the daemon", missing.msg);
+    return OK;
 }
 
 /* A child of a killed daemon that had not reached its exec holds the lock for a moment longer.

@@ -86,9 +86,8 @@ enum err tools_open(const struct tools_config *config, struct tools **out, struc
         rc = copy_paths(config->without, NULL, t->without, e);
     if (!rc)
         rc = copy_paths(config->fetch_networks, NULL, t->fetch_networks, e);
-    if (!rc && (!t->launcher || access(t->launcher, X_OK) != 0))
-        rc = err_set(e, ERR_NOTFOUND, "tools: no launcher %.180s",
-                     t->launcher ? t->launcher : LAUNCHER);
+    if (!rc && !t->launcher)
+        rc = err_set(e, ERR_NOMEM, "tools: where the launcher is");
     if (rc) {
         tools_close(t);
         return rc;
@@ -108,6 +107,13 @@ void tools_close(struct tools *t)
     json_decref(t->fetch_networks);
     free(t->launcher);
     free(t);
+}
+
+enum err tools_ready(const struct tools *t, struct error *e)
+{
+    if (access(t->launcher, X_OK) == 0)
+        return OK;
+    return err_set(e, ERR_NOTFOUND, "tools: no launcher %.180s", t->launcher);
 }
 
 bool tools_may_fetch(const struct tools *t)
@@ -132,7 +138,9 @@ enum err tools_probe(struct tools *t, enum tool_mode mode, const char *workspace
                              .mode = mode,
                              .timeout_ms = 5000};
     struct tool_run *run;
-    enum err rc = tool_run_launch(t, &call, now_ms(), &run, e);
+    enum err rc = tools_ready(t, e);
+    if (!rc)
+        rc = tool_run_launch(t, &call, now_ms(), &run, e);
     json_decref(none);
     if (rc)
         return rc;

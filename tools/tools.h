@@ -109,13 +109,15 @@ struct tools_config {
 
 struct tools;
 
-/* Checks the launcher, remembers the policy (strings are copied), and removes what runs of a
- * dead daemon may have left in /tmp. ERR_NOTFOUND without a launcher, ERR_INVAL on a relative
- * path. */
+/* Remembers the policy (strings are copied), and removes what runs of a dead daemon may have
+ * left in /tmp. ERR_INVAL on a relative path. A launcher is not needed before the first run. */
 NODISCARD enum err tools_open(const struct tools_config *config, struct tools **out,
                               struct error *e);
 /* NULL is fine. All runs must have been freed. */
 void tools_close(struct tools *t);
+/* Whether there is a launcher, so that tools can run: ERR_NOTFOUND names where it is missing.
+ * Looks at the disk each time. */
+NODISCARD enum err tools_ready(const struct tools *t, struct error *e);
 /* Whether http_fetch is there. */
 bool tools_may_fetch(const struct tools *t);
 

@@ -2,10 +2,16 @@
  * line, through a SIGKILL. */
 #include "tests/support/test.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "agentd/verbs.h"
+#include "base/auto.h"
+#include "base/buf.h"
+#include "base/fs.h"
 #include "tests/support/agentctl.h"
 #include "tests/support/daemon.h"
 
@@ -145,12 +151,66 @@ static void test_cancel(void **state)
     daemon_remove(&d);
 }
 
+/* ---- no launcher ------------------------------------------------------------------ */
+
+static void copy_file(const char *from, const char *to)
+{
+    AUTO(buf) struct buf bytes = BUF_INIT(256u << 20);
+    struct error e;
+    assert_ok(fs_read_file(from, &bytes, &e), &e);
+    int fd = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0700);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, bytes.data, bytes.len), (ssize_t)bytes.len);
+    close(fd);
+}
+
+/* A daemon without agentd-tool beside it serves sessions without its tools, with those of a
+ * client as well; others are refused, and a call of one that was made before does not run. */
+static void test_without_a_launcher(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    const char *build = getenv("AGENTD_BUILD") ? getenv("AGENTD_BUILD") : "build";
+    char bin[200], from[300], to[300], old[27], id[27];
+    daemon_make(&d, CALL("run") "{\"text\":\"ok</think>done\"}\n");
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, "{\"approve\":\"auto\",\"tools\":[\"run\"]}", old);
+    client_free(c);
+    daemon_stop(&d);
+    snprintf(bin, sizeof bin, "%s/bin", d.dir);
+    assert_int_equal(mkdir(bin, 0700), 0);
+    snprintf(from, sizeof from, "%s/agentd", build);
+    snprintf(to, sizeof to, "%s/agentd", bin);
+    copy_file(from, to);
+    setenv("AGENTD_BUILD", bin, 1);
+    daemon_start(&d, NULL);
+    if (strcmp(build, "build") != 0)
+        setenv("AGENTD_BUILD", build, 1);
+    else
+        unsetenv("AGENTD_BUILD");
+    c = daemon_connect(&d, NULL, NULL);
+    assert_int_not_equal(daemon_refused(c, "session/new", json_pack("{s:s}", "cwd", d.work)),
+                         0);
+    daemon_session(&d, c, "{\"tools\":[]}", id);
+    daemon_prompt(c, id, "go");
+    json_auto_t *answer = daemon_wait(c, id);
+    assert_string_equal(json_string_value(json_object_get(answer, "reason")), "end");
+    daemon_prompt(c, old, "go");
+    json_auto_t *other = daemon_wait(c, old);
+    assert_string_equal(json_string_value(json_object_get(other, "reason")), "end");
+    assert_string_equal(json_string_value(json_object_get(other, "text")), "done");
+    client_free(c);
+    daemon_remove(&d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_life),
         cmocka_unit_test(test_bundles),
         cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_without_a_launcher),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
