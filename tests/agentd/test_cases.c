@@ -54,7 +54,8 @@ static void on_notify(void *user, const char *method, const json_t *params)
 
 /* Three parallel calls of the same tool, in two steps and again in a second turn: each has an
  * id of its own, for ever, and one result under it. Nothing of their markup is streamed. */
-static void test_codex_7517_ollama_7881_litellm_33678_agno_8880_ids_of_parallel_calls(
+static void
+test_codex_7517_ollama_7881_litellm_33678_agno_8880_fastagent_26_rapid_mlx_1373_calls(
     void **state)
 {
     (void)state;
@@ -173,7 +174,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(
-            test_codex_7517_ollama_7881_litellm_33678_agno_8880_ids_of_parallel_calls),
+            test_codex_7517_ollama_7881_litellm_33678_agno_8880_fastagent_26_rapid_mlx_1373_calls),
         cmocka_unit_test(test_codex_31184_46269_opencode_21215_33320_19521_sixteen_clients),
         cmocka_unit_test(test_opencode_33763_oh_my_pi_11491_forks_are_no_phantoms),
     };

@@ -139,7 +139,7 @@ static void test_rewind_goes_on_and_keeps_the_rest(void **state)
     daemon_remove(&d);
 }
 
-static void test_rewind_to_nothing_and_into_a_turn(void **state)
+static void test_ds4_1036_393_rewind_to_nothing_and_into_a_turn(void **state)
 {
     (void)state;
     struct daemon_fixture d;
@@ -345,7 +345,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rewind_goes_on_and_keeps_the_rest),
-        cmocka_unit_test(test_rewind_to_nothing_and_into_a_turn),
+        cmocka_unit_test(test_ds4_1036_393_rewind_to_nothing_and_into_a_turn),
         cmocka_unit_test(test_claude_code_92849_40027_compact_twice_then_walk),
         cmocka_unit_test(test_openclaw_113701_only_tool_results),
         cmocka_unit_test(test_summary_must_be_smaller),

@@ -211,6 +211,71 @@ static void test_cases_name_tests_that_are_there(void **state)
     assert_true(n > 80);
 }
 
+/* A row's second cell that begins with a test, not with why the case cannot occur. */
+static bool is_tested(const char *cell)
+{
+    return cell[0] == '`';
+}
+
+/* Whether `number` stands by itself in one of the names in backquotes. */
+static bool is_in_a_name(const char *cell, const char *number)
+{
+    size_t n = strlen(number);
+    bool in_name = false;
+    for (const char *p = cell; *p; p++) {
+        in_name ^= *p == '`';
+        if (in_name && !isalnum((unsigned char)p[0]) && !strncmp(p + 1, number, n) &&
+            !isdigit((unsigned char)p[1 + n]))
+            return true;
+    }
+    return false;
+}
+
+/* The numbers of the cases of a row, those in parentheses (requests that belong to a case)
+ * aside: how many there are, and how many of them the tests are named after. */
+static void count_numbers(const char *cell, const char *tests, int *n, int *n_named)
+{
+    bool aside = false;
+    *n = *n_named = 0;
+    for (const char *p = cell; *p && *p != ':'; p++) {
+        char number[16];
+        aside = *p == '(' || (aside && *p != ')');
+        if (aside || p == cell || p[-1] != ' ' || sscanf(p, "%15[0-9]", number) != 1)
+            continue;
+        ++*n;
+        *n_named += is_in_a_name(tests, number);
+    }
+}
+
+/* Of loops, what models write, streams, cancelling, processes, sockets and injection every
+ * case has a test with its number in its name; of what is stored every row has one. Or the row
+ * says why it cannot occur. */
+static void test_cases_are_in_the_names_of_their_tests(void **state)
+{
+    (void)state;
+    AUTO(buf) struct buf page;
+    char *save = NULL;
+    bool every = true;
+    int n_rows = 0;
+    read_page("docs/cases.md", &page);
+    for (char *line = strtok_r((char *)(void *)page.data, "\n", &save); line;
+         line = strtok_r(NULL, "\n", &save)) {
+        if (!strncmp(line, "## ", 3))
+            every = strncmp(line, "## Sessions:", 12) && strncmp(line, "## Stored", 9);
+        char *cell = strncmp(line, "| ", 2) ? NULL : line + 2;
+        char *tests = cell ? strstr(cell, " | ") : NULL;
+        if (!tests || !strncmp(cell, "case |", 6))
+            continue;
+        *tests = '\0';
+        int n, n_named;
+        count_numbers(cell, tests + 3, &n, &n_named);
+        if (is_tested(tests + 3) && n > 0 && n_named < (every ? n : 1))
+            fail_msg("%d of the %d cases are in no test's name: %s", n - n_named, n, cell);
+        n_rows++;
+    }
+    assert_true(n_rows > 50);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -219,6 +284,7 @@ int main(void)
         cmocka_unit_test(test_conf_page_has_every_key),
         cmocka_unit_test(test_protocol_page_is_complete),
         cmocka_unit_test(test_cases_name_tests_that_are_there),
+        cmocka_unit_test(test_cases_are_in_the_names_of_their_tests),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }

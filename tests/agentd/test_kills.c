@@ -388,7 +388,7 @@ static void tool_loop(uint64_t us, uint64_t *took_us, struct tally *n)
     daemon_remove(&d);
 }
 
-static void test_tool_loop_with_a_fork(void **state)
+static void test_sudocode_550_kimi_code_768_ds4_1053_tool_loop_with_a_fork(void **state)
 {
     (void)state;
     const int n = n_kills(5, 200);
@@ -499,7 +499,7 @@ static void speak(uint64_t us, struct spoken *out, uint64_t *took_us, uint64_t *
     daemon_remove(&d);
 }
 
-static void test_killed_runs_say_the_same(void **state)
+static void test_opencode_37886_ds4_943_killed_runs_say_the_same(void **state)
 {
     (void)state;
     const int n = n_kills(4, 100);
@@ -536,8 +536,8 @@ static void test_killed_runs_say_the_same(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tool_loop_with_a_fork),
-        cmocka_unit_test(test_killed_runs_say_the_same),
+        cmocka_unit_test(test_sudocode_550_kimi_code_768_ds4_1053_tool_loop_with_a_fork),
+        cmocka_unit_test(test_opencode_37886_ds4_943_killed_runs_say_the_same),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -146,7 +146,7 @@ static void test_quota_of_three(void **state)
 }
 
 /* A quota that nothing fits in: turns go on, and say once that nothing is saved. */
-static void test_quota_of_nothing(void **state)
+static void test_mooncake_2475_quota_of_nothing(void **state)
 {
     (void)state;
     struct daemon_fixture d;
@@ -268,7 +268,7 @@ static uint64_t begin(struct client *c, const char *method)
 
 /* Runs of gc and of fsck under way, evictions for room, sessions that come back from disk and
  * go on, all at once; and every turn ends well. (For the thread sanitizer, too.) */
-static void test_all_at_once(void **state)
+static void test_lmcache_1981_omlx_1070_all_at_once(void **state)
 {
     (void)state;
     enum { N = 4 };
@@ -400,11 +400,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_quota_of_three),
-        cmocka_unit_test(test_quota_of_nothing),
+        cmocka_unit_test(test_mooncake_2475_quota_of_nothing),
         cmocka_unit_test(test_verbs),
         cmocka_unit_test(test_fsck),
         cmocka_unit_test(test_fork_inside_a_block),
-        cmocka_unit_test(test_all_at_once),
+        cmocka_unit_test(test_lmcache_1981_omlx_1070_all_at_once),
         cmocka_unit_test(test_namespace_drop),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);

@@ -53,7 +53,7 @@ static void test_loop_guard(void **state)
 /* ---- ledger -------------------------------------------------------------------------------
  */
 
-static void test_ledger(void **state)
+static void test_sglang_20678_cline_4346_vercel_ai_17531_ledger(void **state)
 {
     (void)state;
     struct ledger l = {.prompt_tokens = 15,
@@ -275,7 +275,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_phase_leads_to_the_end),
         cmocka_unit_test(test_loop_guard),
-        cmocka_unit_test(test_ledger),
+        cmocka_unit_test(test_sglang_20678_cline_4346_vercel_ai_17531_ledger),
         cmocka_unit_test(test_names_are_slugs),
         cmocka_unit_test(test_session_parameters),
         cmocka_unit_test(test_spexcode_30_socket_placement),

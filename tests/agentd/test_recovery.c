@@ -392,7 +392,7 @@ static void test_each_barrier_twice(void **state)
 }
 
 /* Any point of the program: the store's commits and files, the tools, the turns. */
-static void test_any_point(void **state)
+static void test_copilot_cli_3183_tau_269_any_point(void **state)
 {
     (void)state;
     const bool slow = getenv("AGENTD_SLOW") != NULL;
@@ -465,7 +465,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_goose_2951_kimi_code_269_each_barrier),
         cmocka_unit_test(test_each_barrier_twice),
-        cmocka_unit_test(test_any_point),
+        cmocka_unit_test(test_copilot_cli_3183_tau_269_any_point),
         cmocka_unit_test(test_codex_41340_failed_commits_end_the_turn),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);

@@ -73,7 +73,7 @@ static json_int_t session_figure(struct client *c, const char *id, const char *k
 
 /* ---- kills and ends --------------------------------------------------------------- */
 
-static void test_idle_session_comes_back_from_ssd(void **state)
+static void test_claude_code_86244_93490_ds4_673_idle_session_comes_back_from_ssd(void **state)
 {
     (void)state;
     struct daemon_fixture d;
@@ -134,7 +134,7 @@ static void end_in_a_run(int signal)
     daemon_remove(&d);
 }
 
-static void test_clean_end_in_a_run(void **state)
+static void test_ds4_1053_lmcache_1175_clean_end_in_a_run(void **state)
 {
     (void)state;
     end_in_a_run(SIGTERM);
@@ -179,7 +179,7 @@ static void test_state_inside_a_long_segment(void **state)
 
 /* ---- memory ----------------------------------------------------------------------- */
 
-static void test_eviction(void **state)
+static void test_ds4_1069_765_dirge_506_eviction(void **state)
 {
     (void)state;
     struct daemon_fixture d;
@@ -329,7 +329,7 @@ static void come_back_after(void (*harm)(const char *path))
     daemon_remove(&d);
 }
 
-static void test_damage_is_computed_again(void **state)
+static void test_miaai_lab_57_damage_is_computed_again(void **state)
 {
     (void)state;
     come_back_after(remove_pack);
@@ -485,12 +485,12 @@ static void test_recorded_mode_with_a_kill(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_idle_session_comes_back_from_ssd),
-        cmocka_unit_test(test_clean_end_in_a_run),
+        cmocka_unit_test(test_claude_code_86244_93490_ds4_673_idle_session_comes_back_from_ssd),
+        cmocka_unit_test(test_ds4_1053_lmcache_1175_clean_end_in_a_run),
         cmocka_unit_test(test_state_inside_a_long_segment),
-        cmocka_unit_test(test_eviction),
+        cmocka_unit_test(test_ds4_1069_765_dirge_506_eviction),
         cmocka_unit_test(test_state_that_cannot_be_saved),
-        cmocka_unit_test(test_damage_is_computed_again),
+        cmocka_unit_test(test_miaai_lab_57_damage_is_computed_again),
         cmocka_unit_test(test_fork_at_an_event),
         cmocka_unit_test(test_fork_at_every_event),
         cmocka_unit_test(test_recorded_mode_with_a_kill),

@@ -326,7 +326,8 @@ static void test_step_limit(void **state)
     daemon_remove(&d);
 }
 
-static void test_pi_9637_6158_qwenpaw_6116_repeated_success_is_stopped(void **state)
+static void test_pi_9637_6158_prime_agent_1326_qwenpaw_6116_repeated_success_is_stopped(
+    void **state)
 {
     (void)state;
     struct daemon_fixture d;
@@ -836,7 +837,8 @@ int main(void)
         cmocka_unit_test(test_two_turns_compute_only_the_new),
         cmocka_unit_test(test_token_limit_runs_no_call),
         cmocka_unit_test(test_step_limit),
-        cmocka_unit_test(test_pi_9637_6158_qwenpaw_6116_repeated_success_is_stopped),
+        cmocka_unit_test(
+            test_pi_9637_6158_prime_agent_1326_qwenpaw_6116_repeated_success_is_stopped),
         cmocka_unit_test(test_opensquilla_985_leaked_markup_is_no_end),
         cmocka_unit_test(test_repeated_message_gives_the_first_receipt),
         cmocka_unit_test(test_cancel_in_every_state),

@@ -12,7 +12,7 @@ static void check(const char *in, const char *want, uint64_t n_want)
     assert_int_equal(n, n_want);
 }
 
-static void secrets_go(void **state)
+static void aelix_ai_138_bram_379_secrets_go(void **state)
 {
     (void)state;
     check("key AKIAABCDEFGHIJKLMNOP end", "key [redacted] end", 1);
@@ -63,7 +63,7 @@ static void a_full_buffer_is_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(secrets_go),
+        cmocka_unit_test(aelix_ai_138_bram_379_secrets_go),
         cmocka_unit_test(the_rest_stays),
         cmocka_unit_test(a_full_buffer_is_an_error),
     };

@@ -513,7 +513,7 @@ static bool shows_mark(const struct record *r)
            !strstr(result, "\nstray_close=");
 }
 
-static void test_random_shapes(void **state)
+static void test_vllm_54686_56184_random_shapes(void **state)
 {
     (void)state;
     uint64_t seed = 11;
@@ -717,7 +717,7 @@ int main(void)
         cmocka_unit_test(test_endless),
         cmocka_unit_test(test_refused_events),
         cmocka_unit_test(test_stop),
-        cmocka_unit_test(test_random_shapes),
+        cmocka_unit_test(test_vllm_54686_56184_random_shapes),
         cmocka_unit_test(test_strict_golden),
         cmocka_unit_test(test_strict_errors),
         cmocka_unit_test(test_strict_and_lenient_agree),

@@ -156,7 +156,7 @@ static void check_deep(struct session *x, uint64_t p)
     finish_and_check(x, s, p);
 }
 
-static void test_every_position(void **state)
+static void test_llama_cpp_21769_vmlx_swift_167_every_position(void **state)
 {
     struct session *x = malloc(sizeof(*x));
     size_t checked = 0;
@@ -283,7 +283,7 @@ static struct seq *half_imported(struct engine *m, const struct drive_state *st)
 }
 
 /* Any damaged byte of a tip is noticed, and the import stays open for a rebuild. */
-static void test_damaged_tip(void **state)
+static void test_atom_1417_sglang_38212_damaged_tip(void **state)
 {
     struct session *x = malloc(sizeof(*x));
     struct drive_state st;
@@ -326,9 +326,11 @@ static void test_damaged_tip(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_position),    cmocka_unit_test(test_ref),
-        cmocka_unit_test(test_fork_inside_input), cmocka_unit_test(test_deep_behind_a_replay),
-        cmocka_unit_test(test_damaged_tip),
+        cmocka_unit_test(test_llama_cpp_21769_vmlx_swift_167_every_position),
+        cmocka_unit_test(test_ref),
+        cmocka_unit_test(test_fork_inside_input),
+        cmocka_unit_test(test_deep_behind_a_replay),
+        cmocka_unit_test(test_atom_1417_sglang_38212_damaged_tip),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -393,7 +393,7 @@ static void dry_run_changes_nothing(void **state)
     assert_int_equal(n_sessions(w->b.st), 0);
 }
 
-static void claude_code_86707_redacted_is_for_reading(void **state)
+static void claude_code_86707_paperclip_8047_redacted_is_for_reading(void **state)
 {
     struct world *w = *state;
     AUTO(buf) struct buf tar = BUF_INIT(1 << 26);
@@ -608,7 +608,7 @@ static void spoil_archive(struct world *w, size_t at, const char *bytes, size_t 
     refused(w, why, why);
 }
 
-static void bad_archives(void **state)
+static void agentscope_6976_bad_archives(void **state)
 {
     struct world *w = *state;
     spoil_archive(w, 257, "ustar ", 6, true, "not a ustar");
@@ -808,12 +808,12 @@ int main(void)
         T(compacted_sessions_keep_their_log),
         T(empty_and_twice),
         T(dry_run_changes_nothing),
-        T(claude_code_86707_redacted_is_for_reading),
+        T(claude_code_86707_paperclip_8047_redacted_is_for_reading),
         T(files_are_private_and_whole),
         T(good_by_hand),
         T(bad_manifests),
         T(bad_hashes_and_members),
-        T(bad_archives),
+        T(agentscope_6976_bad_archives),
         T(bad_frames),
         T(bombs),
         T(bad_contents),

@@ -227,7 +227,7 @@ static void killed_at_every_fault_point(void **state)
     assert_true(n > 1000);
 }
 
-static void killed_at_any_moment(void **state)
+static void codex_24425_mooncake_3220_killed_at_any_moment(void **state)
 {
     struct crash_test *t = *state;
     int n = getenv("AGENTD_SLOW") ? 1000 : 10;
@@ -241,7 +241,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(killed_at_every_fault_point, setup),
-        cmocka_unit_test_setup(killed_at_any_moment, setup),
+        cmocka_unit_test_setup(codex_24425_mooncake_3220_killed_at_any_moment, setup),
     };
     return !!run_with_both_shapes(tests);
 }

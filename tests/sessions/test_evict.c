@@ -262,7 +262,7 @@ static void turn(struct state_world *w, struct model *m, size_t i, const char *i
 
 /* Ten in turn under a quota for three: no resume fails, and what is lost is what the model
  * loses. */
-static void ten_sessions_in_room_for_three(void **state)
+static void ds4_174_ten_sessions_in_room_for_three(void **state)
 {
     struct state_world *w = *state;
     char ids[SESSIONS][SESSION_ID_CAP];
@@ -331,7 +331,7 @@ static uint64_t size_of(uint64_t n)
 }
 
 /* What can never fit is refused, and costs nobody anything; the session goes on without. */
-static void a_quota_smaller_than_one_object(void **state)
+static void ds4_157_a_quota_smaller_than_one_object(void **state)
 {
     struct state_world *w = *state;
     char small[SESSION_ID_CAP], large[SESSION_ID_CAP];
@@ -393,7 +393,7 @@ static void what_is_pinned_stays(void **state)
 }
 
 /* Between looking and reading, room is made over and over; what was found comes back. */
-static void what_a_restore_has_found_stays(void **state)
+static void ds4_447_what_a_restore_has_found_stays(void **state)
 {
     struct state_world *w = *state;
     char a[SESSION_ID_CAP], id[SESSION_ID_CAP];
@@ -537,16 +537,16 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_is_pinned_stays, state_world_setup,
                                         state_world_teardown),
-        cmocka_unit_test_setup_teardown(what_a_restore_has_found_stays, state_world_setup,
-                                        state_world_teardown),
+        cmocka_unit_test_setup_teardown(ds4_447_what_a_restore_has_found_stays,
+                                        state_world_setup, state_world_teardown),
         cmocka_unit_test_setup_teardown(every_failure, state_world_setup, state_world_teardown),
     };
     /* These are about rows. */
     const struct CMUnitTest with_planes[] = {
-        cmocka_unit_test_setup_teardown(ten_sessions_in_room_for_three, state_world_setup,
-                                        state_world_teardown),
-        cmocka_unit_test_setup_teardown(a_quota_smaller_than_one_object, state_world_setup,
-                                        state_world_teardown),
+        cmocka_unit_test_setup_teardown(ds4_174_ten_sessions_in_room_for_three,
+                                        state_world_setup, state_world_teardown),
+        cmocka_unit_test_setup_teardown(ds4_157_a_quota_smaller_than_one_object,
+                                        state_world_setup, state_world_teardown),
         cmocka_unit_test_setup_teardown(a_shared_prefix_is_worth_all_its_uses,
                                         state_world_setup, state_world_teardown),
         cmocka_unit_test_setup_teardown(packs_under_half_live_are_rewritten, state_world_setup,

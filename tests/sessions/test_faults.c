@@ -204,7 +204,7 @@ static void a_failed_fsync_kills_the_pack(void **state)
 }
 
 /* What a restore hands over is right, however it fails; and the next one has everything. */
-static void restoring(void **state)
+static void dynamo_15079_restoring(void **state)
 {
     struct fault_test *t = *state;
     struct error e;
@@ -307,7 +307,7 @@ int main(void)
         T(a_disk_that_stays_bad),
         U(a_disk_that_stays_bad, setup_small_packs),
         T(a_failed_fsync_kills_the_pack),
-        T(restoring),
+        T(dynamo_15079_restoring),
         T(forking_and_deleting),
     };
     return !!run_with_both_shapes(tests);

@@ -185,7 +185,7 @@ static void from_then_on_with_a_dead_disk(void **state)
     run_all(LAYOUT_TIP, STORE_ENCRYPT_OFF, FAULT_FAIL_FROM, EIO);
 }
 
-static void from_then_on_with_a_full_disk(void **state)
+static void vllm_52784_from_then_on_with_a_full_disk(void **state)
 {
     (void)state;
     run_all(LAYOUT_ODD, STORE_ENCRYPT_ON, FAULT_FAIL_FROM, ENOSPC);
@@ -197,7 +197,7 @@ int main(void)
         cmocka_unit_test(once_with_their_own_errno),
         cmocka_unit_test(once_with_a_full_disk),
         cmocka_unit_test(from_then_on_with_a_dead_disk),
-        cmocka_unit_test(from_then_on_with_a_full_disk),
+        cmocka_unit_test(vllm_52784_from_then_on_with_a_full_disk),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -173,14 +173,14 @@ static void flip_packs(enum layout_shape shape, enum store_encrypt encrypt)
     store_fixture_fini(&t.f);
 }
 
-static void plain_packs(void **state)
+static void ds4_146_plain_packs(void **state)
 {
     (void)state;
     flip_packs(LAYOUT_ODD, STORE_ENCRYPT_OFF);
     flip_packs(LAYOUT_TIP, STORE_ENCRYPT_OFF);
 }
 
-static void encrypted_packs(void **state)
+static void ds4_146_encrypted_packs(void **state)
 {
     (void)state;
     flip_packs(LAYOUT_ODD, STORE_ENCRYPT_ON);
@@ -334,8 +334,8 @@ static void every_column_is_under_its_tag(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plain_packs),
-        cmocka_unit_test(encrypted_packs),
+        cmocka_unit_test(ds4_146_plain_packs),
+        cmocka_unit_test(ds4_146_encrypted_packs),
         cmocka_unit_test(every_column_is_under_its_tag),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);

@@ -275,7 +275,7 @@ static void rows_of_nobody(void **state)
 }
 
 /* What readers need and nobody can make again is said, and served up to there. */
-static void content_that_is_lost(void **state)
+static void codex_38552_content_that_is_lost(void **state)
 {
     struct world *w = *state;
     change(w, "UPDATE events SET json = '{}' WHERE strand = 1");
@@ -327,7 +327,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(rows_without_content_go, setup, teardown),
         cmocka_unit_test_setup_teardown(what_hangs_on_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(rows_of_nobody, setup, teardown),
-        cmocka_unit_test_setup_teardown(content_that_is_lost, setup, teardown),
+        cmocka_unit_test_setup_teardown(codex_38552_content_that_is_lost, setup, teardown),
         cmocka_unit_test_setup_teardown(a_tape_chunk, setup, teardown),
         cmocka_unit_test_setup_teardown(a_mark_without_a_reason, setup, teardown),
     };

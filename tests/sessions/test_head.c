@@ -108,7 +108,7 @@ static void nothing_is_found_in_a_new_store(void **state)
 
 /* A session that grows by uneven steps: after each one all of it comes back, in this process
  * and in the next. */
-static void every_step_comes_back(void **state)
+static void dynamo_6032_every_step_comes_back(void **state)
 {
     struct head_test *t = *state;
     static const uint64_t steps[] = {1, 1, 5, 9, 1, 15, 16, 17, 31, 32, 33, 3, 100, 7, 250};
@@ -342,7 +342,7 @@ static void a_fork_inside_a_block(void **state)
     restore(t, id, 50, HEAD_ROWS, 50, false, HEAD_OWN);
 }
 
-static void another_model_finds_nothing(void **state)
+static void ds4_805_another_model_finds_nothing(void **state)
 {
     struct head_test *t = *state;
     struct error e;
@@ -488,7 +488,7 @@ static void a_restore_can_be_cancelled(void **state)
 }
 
 /* Bytes written stay near what the rows are: the geometry of the large model, scaled down. */
-static void appends_cost_what_they_are(void **state)
+static void omlx_1675_appends_cost_what_they_are(void **state)
 {
     struct head_test *t = *state;
     struct error e;
@@ -679,11 +679,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         T(nothing_is_found_in_a_new_store),
-        T(every_step_comes_back),
-        U(every_step_comes_back, setup_tip),
-        U(every_step_comes_back, setup_pages),
-        U(every_step_comes_back, setup_small_packs),
-        U(every_step_comes_back, setup_buffered),
+        T(dynamo_6032_every_step_comes_back),
+        U(dynamo_6032_every_step_comes_back, setup_tip),
+        U(dynamo_6032_every_step_comes_back, setup_pages),
+        U(dynamo_6032_every_step_comes_back, setup_small_packs),
+        U(dynamo_6032_every_step_comes_back, setup_buffered),
         T(every_position_can_be_rewound_to),
         U(every_position_can_be_rewound_to, setup_pages),
         T(the_previous_generation_is_kept),
@@ -699,7 +699,7 @@ int main(void)
         T(old_generations_are_punched),
         T(a_fork_inside_a_block),
         U(a_fork_inside_a_block, setup_pages),
-        T(another_model_finds_nothing),
+        T(ds4_805_another_model_finds_nothing),
         T(another_numerics_class_is_used_and_said),
         T(positions_are_checked),
         T(saving_again_from_further_back),
@@ -712,7 +712,7 @@ int main(void)
         U(a_tape_chunk_is_rebuilt_from_state, setup_tip),
         T(a_long_tape_is_rebuilt_from_state),
         T(a_restore_can_be_cancelled),
-        U(appends_cost_what_they_are, setup_pages),
+        U(omlx_1675_appends_cost_what_they_are, setup_pages),
     };
     /* These are about rows. */
     const struct CMUnitTest with_planes[] = {

@@ -13,7 +13,7 @@ static void root_of(const struct state_layout *l, uint32_t block, uint8_t out[HA
     identity_root(key, l, block, out);
 }
 
-static void every_field_of_a_layout_counts(void **state)
+static void sglang_33268_10969_every_field_of_a_layout_counts(void **state)
 {
     (void)state;
     struct state_layout l, m;
@@ -68,7 +68,7 @@ static void every_field_of_a_layout_counts(void **state)
     assert_memory_not_equal(a, b, sizeof a);
 }
 
-static void domains_do_not_mix(void **state)
+static void vllm_44701_domains_do_not_mix(void **state)
 {
     (void)state;
     uint32_t ids[4] = {1, 2, 3, 4};
@@ -178,8 +178,8 @@ static void keys_are_what_they_were(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_field_of_a_layout_counts),
-        cmocka_unit_test(domains_do_not_mix),
+        cmocka_unit_test(sglang_33268_10969_every_field_of_a_layout_counts),
+        cmocka_unit_test(vllm_44701_domains_do_not_mix),
         cmocka_unit_test(a_chain_is_its_blocks),
         cmocka_unit_test(shapes_follow_the_tape),
         cmocka_unit_test(keys_are_what_they_were),

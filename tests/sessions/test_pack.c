@@ -343,7 +343,7 @@ static void a_cut_pack_loses_its_end_only(void **state)
 }
 
 /* A save after a cut: the session's rows are given again from what is left. */
-static void junk_is_harmless(void **state)
+static void syv_ai_33_vllm_165_junk_is_harmless(void **state)
 {
     struct pack_test *t = *state;
     char path[256];
@@ -397,7 +397,7 @@ static void new_packs_step_over_junk(void **state)
     free(p);
 }
 
-static void a_lost_pack_is_a_shorter_prefix(void **state)
+static void codex_11634_a_lost_pack_is_a_shorter_prefix(void **state)
 {
     struct pack_test *t = *state;
     struct error e;
@@ -416,7 +416,7 @@ static void a_lost_pack_is_a_shorter_prefix(void **state)
     assert_int_equal(restored(t, t->id, HEAD_TIP), 240);
 }
 
-static void swapped_packs_are_refused(void **state)
+static void llama_cpp_27148_swapped_packs_are_refused(void **state)
 {
     struct pack_test *t = *state;
     char a[256], b[256], c[256];
@@ -606,10 +606,10 @@ int main(void)
         T(damage_is_set_aside_and_mended),
         T(all_damage_of_a_chain_is_found_at_once),
         T(a_cut_pack_loses_its_end_only),
-        T(junk_is_harmless),
+        T(syv_ai_33_vllm_165_junk_is_harmless),
         U(new_packs_step_over_junk, setup_small_packs),
-        U(a_lost_pack_is_a_shorter_prefix, setup_small_packs),
-        U(swapped_packs_are_refused, setup_small_packs),
+        U(codex_11634_a_lost_pack_is_a_shorter_prefix, setup_small_packs),
+        U(llama_cpp_27148_swapped_packs_are_refused, setup_small_packs),
         T(swapped_extents_are_refused),
         T(packs_of_another_key_are_refused),
         U(a_lost_database_finds_its_blocks_again, setup_small_packs),

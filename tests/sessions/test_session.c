@@ -72,7 +72,7 @@ static void makes_and_finds(void **state)
     assert_ok(session_find(f->st, prefix, &c, &e), &e);
 }
 
-static void refuses_bad_names(void **state)
+static void agent_os_678_refuses_bad_names(void **state)
 {
     struct store_fixture *f = *state;
     struct error e;
@@ -161,7 +161,7 @@ static void lists_the_last_used_first(void **state)
     assert_string_equal(l.names, "a b ");
 }
 
-static void damaged_rows_are_listed(void **state)
+static void codex_38341_damaged_rows_are_listed(void **state)
 {
     struct store_fixture *f = *state;
     struct error e;
@@ -526,11 +526,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         T(makes_and_finds),
-        T(refuses_bad_names),
+        T(agent_os_678_refuses_bad_names),
         T(conflicts_leave_the_first),
         T(ambiguous_keys_list_the_candidates),
         T(lists_the_last_used_first),
-        T(damaged_rows_are_listed),
+        T(codex_38341_damaged_rows_are_listed),
         T(damaged_config_is_not_served),
         T(forks_share_by_reference),
         T(deletion_keeps_what_forks_need),

@@ -61,7 +61,7 @@ static void files_are_private(void **state)
 }
 
 /* Another connection of this kind, and SQLite's own, in another process too. */
-static void nobody_else_gets_in(void **state)
+static void vllm_16016_nobody_else_gets_in(void **state)
 {
     struct vfs_test *t = *state;
     struct error e;
@@ -134,7 +134,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         T(files_are_private),
-        T(nobody_else_gets_in),
+        T(vllm_16016_nobody_else_gets_in),
         T(failures_keep_their_errno),
         T(a_replaced_file_is_noticed),
     };
