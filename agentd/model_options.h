@@ -59,8 +59,16 @@ extern const char *const model_backends[], *const model_precisions[];
          NULL,                                                                                 \
          "threads of the model (default: all cores)",                                          \
          false},                                                                               \
-        {"chunk", 0,       OPTION_INT, offsetof(type, member.chunk),    "N",                   \
-         0,       1 << 20, NULL,       "most input tokens of one step", false},                \
+        {"chunk",                                                                              \
+         0,                                                                                    \
+         OPTION_INT,                                                                           \
+         offsetof(type, member.chunk),                                                         \
+         "N",                                                                                  \
+         0,                                                                                    \
+         1 << 20,                                                                              \
+         NULL,                                                                                 \
+         "most input tokens of one step (default: 2048)",                                      \
+         false},                                                                               \
         {"digest-cache",                                                                       \
          0,                                                                                    \
          OPTION_STRING,                                                                        \

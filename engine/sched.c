@@ -181,6 +181,20 @@ static enum err run_ids(struct model_seq *s, const uint32_t *ids, uint64_t pos0,
     return seq_run(s, &r, fresh, e);
 }
 
+/* Most tokens of a chunk while another sequence generates: its tokens come one a step. */
+#define SHARED_CHUNK 256
+
+static uint32_t chunk_of_step(const struct model *m, const struct model_seq *s)
+{
+    uint32_t most = m->chunk_tokens;
+    if (m->chunk_limit && m->chunk_limit < most)
+        most = m->chunk_limit;
+    for (const struct model_seq *o = m->seqs; o && most > SHARED_CHUNK; o = o->next)
+        if (o != s && o->work.kind == WORK_GENERATE)
+            most = SHARED_CHUNK;
+    return most;
+}
+
 /* As many of the work's given ids as one step takes. OK with *n = 0 when the step was
  * interrupted: nothing has happened then. */
 static enum err run_chunk(struct model_seq *s, uint64_t pos0, bool fresh, uint32_t *n,
@@ -189,9 +203,7 @@ static enum err run_chunk(struct model_seq *s, uint64_t pos0, bool fresh, uint32
     struct model *m = model_of_seq(s);
     struct queued *q = &s->work;
     uint64_t left = q->n_ids - q->done;
-    uint32_t most = m->chunk_tokens;
-    if (m->chunk_limit && m->chunk_limit < most)
-        most = m->chunk_limit;
+    uint32_t most = chunk_of_step(m, s);
     uint32_t take = left < most ? (uint32_t)left : most;
     uint32_t next = left - take < most ? (uint32_t)(left - take) : most;
     enum err rc = run_ids(s, q->ids + q->done, pos0, take, next, fresh, e);

@@ -160,11 +160,9 @@ static enum err load_layer(struct loader *ld, uint32_t l)
     enum err rc;
     snprintf(ld->prefix, sizeof(ld->prefix), "layers.%u.", l);
     ld->kind = KIND_DENSE;
-    ld->in_prefill = l < c->last_source;
-    if ((rc = load_block(ld, c->n_experts, c->n_active, w)) || (rc = load_index(ld, l, w)))
-        return rc;
     ld->in_prefill = l <= c->last_source;
-    if ((rc = load_compressor(ld, l, w)))
+    if ((rc = load_block(ld, c->n_experts, c->n_active, w)) || (rc = load_index(ld, l, w)) ||
+        (rc = load_compressor(ld, l, w)))
         return rc;
     return engram == CONFIG_NO_LAYER ? OK : load_engram(ld, engram, &w->engram);
 }

@@ -27,7 +27,7 @@
 
 struct options_of_bench {
     const char *model, *name, *dir, *isa;
-    int64_t threads, reps, prompt, run, longest;
+    int64_t threads, reps, prompt, run, longest, chunk;
 };
 
 struct bench {
@@ -49,6 +49,8 @@ static const struct option table[] = {
     {"run", 0, OPTION_INT, AT(run), "N", 1, 4096, .help = "tokens to decode (default 32)"},
     {"longest", 0, OPTION_INT, AT(longest), "N", 1, 1 << 20,
      .help = "growth: long context (default 4096)"},
+    {"chunk", 0, OPTION_INT, AT(chunk), "N", 0, 1 << 16,
+     .help = "tokens of one step (default: the engine's)"},
 };
 static const struct command command = {"bench_speed",
                                        "GROUP",
@@ -395,8 +397,10 @@ static void count_work(struct model *m, const char *dir)
 
 static void open_model(struct bench *b, struct model *m)
 {
-    const struct engine_options o = {
-        .n_threads = (uint32_t)b->o.threads, .isa = b->o.isa, .no_weight_digest = true};
+    const struct engine_options o = {.n_threads = (uint32_t)b->o.threads,
+                                     .chunk_tokens = (uint32_t)b->o.chunk,
+                                     .isa = b->o.isa,
+                                     .no_weight_digest = true};
     struct error e;
     if (!b->o.model)
         bench_fail("this group wants -m MODEL");
