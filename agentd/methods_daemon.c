@@ -125,6 +125,7 @@ static json_t *store_json(const struct store_counters *c)
         {"rowsDamaged", c->rows_damaged},
         {"chunksRebuilt", c->chunks_rebuilt},
         {"commitsLost", c->commits_lost},
+        {"tapeCommitsLost", c->tape_commits_lost},
         {"walLost", c->wal_lost},
         {"packsKilled", c->packs_killed},
     };

@@ -193,6 +193,9 @@ static void warn_of_lost_commits(struct store *st)
         log_warn(
             "store: the database was not closed and its -wal is gone: what was acknowledged "
             "since the last checkpoint is lost");
+    if (c.tape_commits_lost)
+        log_warn("store: %llu commits that were acknowledged are not in the database",
+                 (unsigned long long)c.tape_commits_lost);
     if (c.commits_lost)
         log_warn("store: the database is older than its packs by %llu state commits",
                  (unsigned long long)c.commits_lost);

@@ -88,6 +88,9 @@ enum err db_open(struct db *db, const char *path, struct error *e)
                    "PRAGMA temp_store = MEMORY;",
                    e);
     if (code) {
+        /* Of these statements: a header that no SQLite has written. */
+        if (sqlite3_errcode(db->handle) == SQLITE_ERROR)
+            code = err_set(e, ERR_CORRUPT, "database: %s", sqlite3_errmsg(db->handle));
         db_close(db);
         return err_wrap(e, code, "%s", path);
     }
@@ -101,6 +104,7 @@ void db_close(struct db *db)
     db->n_statements = 0;
     sqlite3_close(db->handle);
     db->handle = NULL;
+    db->watch = NULL;
     crypto_wipe(db->row_key, sizeof db->row_key);
 }
 
@@ -123,6 +127,10 @@ static enum err prepare(struct query *q, struct db *db, const char *sql, unsigne
     if (fault_point("db.prepare"))
         return err_set(e, ERR_NOMEM, "database: prepare");
     int rc = sqlite3_prepare_v3(db->handle, sql, -1, flags, &q->handle, NULL);
+    /* Our statements fit our tables: one that does not meets tables that are not ours. */
+    if (rc == SQLITE_ERROR)
+        return err_set(e, ERR_CORRUPT, "database: its tables are damaged: %s",
+                       sqlite3_errmsg(db->handle));
     if (rc)
         return db_error(db, rc, e, "database: prepare");
     q->db = db;
@@ -405,21 +413,30 @@ enum err txn_begin(struct txn *t, struct db *db, struct error *e)
     if (fault_point("db.begin"))
         return err_sys(e, EIO, "database: begin");
     rc = db_exec(db, "BEGIN IMMEDIATE", e);
-    if (!rc)
-        t->db = db;
-    return rc;
+    if (rc)
+        return rc;
+    t->db = db;
+    if (db->watch)
+        db->watch->began(db->watch_user);
+    return OK;
 }
 
 enum err txn_commit(struct txn *t, struct error *e)
 {
     if (fault_point("db.commit"))
         return err_sys(e, EIO, "database: commit");
-    enum err rc = db_exec(t->db, "COMMIT", e);
-    if (!rc)
-        t->db = NULL;
-    else
-        db_note_index(t->db); /* FTS5 writes its part now */
-    return rc;
+    struct db *db = t->db;
+    enum err rc = db->watch ? db->watch->ends(db->watch_user, e) : OK;
+    if (rc)
+        return rc;
+    if ((rc = db_exec(db, "COMMIT", e))) {
+        db_note_index(db); /* FTS5 writes its part now */
+        return rc;
+    }
+    t->db = NULL;
+    if (db->watch)
+        db->watch->ended(db->watch_user);
+    return OK;
 }
 
 void txn_fini(struct txn *t)

@@ -38,8 +38,18 @@ struct db_statement {
     bool busy;
 };
 
+/* Told of every transaction of txn_begin: it has begun; it is about to be committed (inside it
+ * still; an error keeps it from that); it is durable. */
+struct db_watch {
+    void (*began)(void *user);
+    enum err (*ends)(void *user, struct error *e);
+    void (*ended)(void *user);
+};
+
 struct db {
     sqlite3 *handle;
+    const struct db_watch *watch; /* NULL: nobody */
+    void *watch_user;
     uint8_t row_key[HASH_KEY_BYTES]; /* of the row tags; set before the first tagged row */
     bool index_damaged;              /* the search index was (search.h) */
     uint64_t rows_damaged;           /* tags that did not match, since opening */

@@ -188,16 +188,6 @@ struct adopt {
     bool into_catalog;
 };
 
-static void note_session(struct store *st, const char *id)
-{
-    if (!ulid_is_valid(id, strlen(id)) || st->n_lost == STORE_MAX_LOST)
-        return;
-    for (size_t i = 0; i < st->n_lost; i++)
-        if (strcmp(st->lost[i], id) == 0)
-            return;
-    memcpy(st->lost[st->n_lost++], id, ULID_CHARS + 1);
-}
-
 /* The layout that an extent was made for. False if its regions are no whole plane table. */
 static bool layout_of(const struct extent *x, struct state_layout *l)
 {
@@ -297,7 +287,7 @@ static enum err see_extent(void *user, const struct extent *x, uint64_t off, str
     if (!a->into_catalog)
         return OK;
     if (is_older(a->st, a->known, x->commit))
-        note_session(a->st, x->session);
+        store_note_lost(a->st, x->session);
     return x->kind == EXTENT_BLOCK ? adopt_block(a, x, off, e) : OK;
 }
 

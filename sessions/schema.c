@@ -148,11 +148,15 @@ const struct schema_table *schema_tables(size_t *n)
 enum err schema_version(struct db *db, int64_t *out, struct error *e)
 {
     AUTO(query) struct query q = {0};
-    enum err rc = query_init(&q, db, "PRAGMA user_version", e);
+    enum err rc = query_init(
+        &q, db,
+        "SELECT user_version, EXISTS(SELECT 1 FROM sqlite_schema) FROM pragma_user_version", e);
     bool row = false;
     if (rc || (rc = query_step(&q, &row, e)))
         return rc;
     int64_t version = row ? row_int(&q, 0) : 0;
+    if (row && !version && row_int(&q, 1))
+        return err_set(e, ERR_CORRUPT, "database: it has tables, but none of a store");
     if (version < 0 || version > SCHEMA_VERSION)
         return err_set(e, ERR_UNSUPPORTED,
                        "database schema is version %lld, this build knows up to %d",

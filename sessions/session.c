@@ -137,7 +137,9 @@ enum err session_row_write(struct store *st, const struct session_row *r, struct
     query_uint(&q, r->n_unfinished);
     query_uint(&q, r->n_calls);
     query_uint(&q, r->n_open);
-    return query_put(&q, e);
+    if (!(rc = query_put(&q, e)))
+        witness_note(st, r->num, r->id);
+    return rc;
 }
 
 static enum err set_word(char *dst, const char *src, const char *what, struct error *e)
@@ -582,6 +584,16 @@ enum err session_cut(struct store *st, const struct session_cut *c, char *keep_i
 
 /* ---- changing ---------------------------------------------------------------------------- */
 
+/* In a transaction of its own. */
+static enum err write_alone(struct store *st, const struct session_row *r, struct error *e)
+{
+    AUTO(txn) struct txn t = {0};
+    enum err rc = txn_begin(&t, &st->db, e);
+    if (rc || (rc = session_row_write(st, r, e)))
+        return rc;
+    return txn_commit(&t, e);
+}
+
 enum err session_rename(struct store *st, const char *id, const char *name, struct error *e)
 {
     struct session_row r;
@@ -589,7 +601,7 @@ enum err session_rename(struct store *st, const char *id, const char *name, stru
     if (rc || (rc = session_row_sound(st, id, &r, e)))
         return rc;
     copy_text(r.name, sizeof r.name, name);
-    rc = session_row_write(st, &r, e);
+    rc = write_alone(st, &r, e);
     if (rc == ERR_CONFLICT)
         return err_set(e, ERR_CONFLICT, "session \"%s\" exists already", name);
     return rc;
@@ -604,7 +616,11 @@ enum err session_configure(struct store *st, const char *id, const char *config,
     enum err rc = session_row_sound(st, id, &r, e);
     if (rc || (rc = session_note(st, id, config_read(st, r.num, &cwd, &old, e))))
         return rc;
-    return config_write(st, r.num, cwd, config, e);
+    AUTO(txn) struct txn t = {0};
+    if ((rc = txn_begin(&t, &st->db, e)) || (rc = config_write(st, r.num, cwd, config, e)))
+        return rc;
+    witness_note(st, r.num, r.id);
+    return txn_commit(&t, e);
 }
 
 enum err session_set_state(struct store *st, const char *id, const char *state,
@@ -615,7 +631,7 @@ enum err session_set_state(struct store *st, const char *id, const char *state,
     if (rc || (rc = session_row_set_state(&r, state, reason, e)))
         return rc;
     r.updated = store_now_ms(st);
-    return session_row_write(st, &r, e);
+    return write_alone(st, &r, e);
 }
 
 static enum err delete_once(struct store *st, const char *id, struct error *e)
@@ -636,6 +652,7 @@ static enum err delete_once(struct store *st, const char *id, struct error *e)
     if (!r.bad_row && (rc = strand_release(st, r.strand, e)) &&
         (rc != ERR_CORRUPT || st->db.index_damaged))
         return rc;
+    witness_note(st, r.num, r.id);
     return txn_commit(&t, e);
 }
 

@@ -17,7 +17,6 @@
 #include "sessions/search.h"
 #include "sessions/space.h"
 #include "sessions/store_internal.h"
-#include "sessions/witness.h"
 
 #define MIN_PARALLEL (1u << 20) /* fewer bytes are opened where they are, in 0.4 ms */
 #define MAX_WORKERS 16u
@@ -219,7 +218,7 @@ static enum err store_start(struct store *st, const struct store_options *o, str
         (rc = schema_version(&st->db, &version, e)) ||
         (version == 0 && (rc = schema_create(&st->db, e))) ||
         (rc = aio_open(&io, &st->aio, e)) || (rc = open_identity(st, o, version, e)) ||
-        (rc = scan_packs(st, e)))
+        (rc = witness_compare(st, e)) || (rc = scan_packs(st, e)))
         return rc;
     struct space space;
     if ((rc = space_read(st, &space, e)) || (rc = witness_open(st->lock_fd, o->db_path, e)))
@@ -280,9 +279,9 @@ void store_close(struct store *st)
     page_buffer_fini(&st->bounces);
     page_buffer_fini(&st->extent);
     page_buffer_fini(&st->scratch);
-    /* One that did not open all the way has told nobody yet that commits are lost. */
-    bool told = st->is_open || !st->seen.wal_lost;
-    if (st->db.handle && told && witness_close(st->lock_fd, NULL))
+    /* One that did not open all the way has told nobody what is lost, and may not know it: it
+     * leaves the witness as it was, and so the -wal. */
+    if (st->db.handle && (!st->is_open || witness_close(st->lock_fd, NULL)))
         db_keep_wal(&st->db);
     db_close(&st->db);
     if (st->lock_fd >= 0)
@@ -325,6 +324,16 @@ void store_count(struct store *st, struct store_counters *out)
     out->blocks = count(st, "SELECT count(*) FROM blocks WHERE NOT damaged");
     out->tails = count(st, "SELECT count(*) FROM tails WHERE NOT damaged");
     out->tips = count(st, "SELECT count(*) FROM tips WHERE NOT damaged");
+}
+
+void store_note_lost(struct store *st, const char *id)
+{
+    if (!ulid_is_valid(id, strlen(id)) || st->n_lost == STORE_MAX_LOST)
+        return;
+    for (size_t i = 0; i < st->n_lost; i++)
+        if (strcmp(st->lost[i], id) == 0)
+            return;
+    memcpy(st->lost[st->n_lost++], id, ULID_CHARS + 1);
 }
 
 void store_lost_sessions(const struct store *st, store_name_fn *fn, void *user)

@@ -91,13 +91,14 @@ struct store_counters {
                                      the database is older than its packs */
     uint64_t indexes_rebuilt;     /* the search index, because it was damaged */
     uint64_t packs_killed;        /* packs given up after a failed write or fsync */
+    uint64_t tape_commits_lost;   /* transactions that changed a session, acknowledged by the
+                                     process before, and not in the database */
     bool wal_lost; /* the process before did not close the database, and its -wal is gone: what
-                      was acknowledged since the last checkpoint is lost. Which sessions is
-                      known of those that had state saved since (store_lost_sessions) */
+                      was acknowledged since the last checkpoint is lost */
 };
 void store_count(struct store *st, struct store_counters *out);
 
-/* Sessions named by extents the database does not know (see commits_lost), in no order. */
+/* Sessions that have lost commits (any of the three above), in no order; at most 256. */
 typedef void store_name_fn(void *user, const char *session_id);
 void store_lost_sessions(const struct store *st, store_name_fn *fn, void *user);
 

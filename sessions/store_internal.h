@@ -8,9 +8,10 @@
 #include "sessions/db.h"
 #include "sessions/extent.h"
 #include "sessions/store.h"
+#include "sessions/witness.h"
 
 #define STORE_UUID_BYTES 16
-#define STORE_MAX_LOST 64
+#define STORE_MAX_LOST 256
 #define STORE_MAX_FREED 1024
 #define STORE_FREED_BYTES (64u << 20) /* worth a checkpoint */
 #define STORE_MAX_PINS 64
@@ -86,12 +87,16 @@ struct store {
     struct store_counters seen; /* what the scan and the reads counted */
     char lost[STORE_MAX_LOST][ULID_CHARS + 1];
     size_t n_lost;
+    struct witness witness;
 };
 
 /* The threads that verify and decrypt, for so many bytes: they are started for the first that
  * are worth it, and stay. NULL: too few, or there are none; then it is done on the store's own
  * thread. Whoever submits takes all of his back before he returns. */
 struct workers *store_workers(struct store *st, uint64_t bytes);
+
+/* Adds a session to those that have lost commits; nothing if it is no id. */
+void store_note_lost(struct store *st, const char *id);
 
 /* Wall clock, never below 0 (it is stored unsigned). */
 uint64_t store_now_ms(const struct store *st);

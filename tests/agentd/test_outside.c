@@ -137,6 +137,46 @@ static void a_removed_wal_is_told(void **state)
     daemon_remove(&d);
 }
 
+/* The turn's state never reached a pack: only the daemon's witness knows of it. */
+static void a_turn_without_state_is_named(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27], other[27], path[200], named[80];
+    daemon_make(&d, script);
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, NULL, id);
+    daemon_session(&d, c, NULL, other);
+    json_decref(say(c, id, "hello"));
+    json_decref(say(c, other, "hello"));
+    client_free(c);
+    assert_int_equal(daemon_stop(&d), 0);
+    daemon_start(&d, "fail-from:aio.write:1");
+    c = daemon_connect(&d, NULL, NULL);
+    json_decref(say(c, id, "again"));
+    client_free(c);
+    daemon_kill(&d);
+    snprintf(path, sizeof path, "%s/agentd.db-wal", d.store);
+    assert_int_equal(unlink(path), 0);
+    daemon_start(&d, NULL);
+    assert_true(log_says(&d, "its -wal is gone"));
+    assert_true(log_says(&d, "that were acknowledged are not in the database"));
+    snprintf(named, sizeof named, "session %s has lost commits", id);
+    assert_true(log_says(&d, named));
+    snprintf(named, sizeof named, "session %s has lost commits", other);
+    assert_false(log_says(&d, named));
+    c = daemon_connect(&d, NULL, NULL);
+    json_auto_t *status = daemon_call(c, "daemon/status", NULL);
+    const json_t *store = json_object_get(status, "store");
+    assert_true(int_of(store, "tapeCommitsLost") > 0);
+    assert_int_equal(int_of(store, "commitsLost"), 0);
+    json_auto_t *a = say(c, id, "and now?");
+    assert_string_equal(text_of(a, "text"), "two");
+    client_free(c);
+    daemon_remove(&d);
+}
+
 static void packs_removed_while_it_runs(void **state)
 {
     (void)state;
@@ -238,6 +278,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_second_daemon_refuses),
         cmocka_unit_test(a_removed_wal_is_told),
+        cmocka_unit_test(a_turn_without_state_is_named),
         cmocka_unit_test(packs_removed_while_it_runs),
         cmocka_unit_test(a_disk_that_fills_up),
         cmocka_unit_test(a_folder_that_cannot_be_written),

@@ -170,17 +170,71 @@ static void a_lost_turn_is_named(void **state)
     check_both(t, 40);
 }
 
-/* A tape commit without state leaves no trace in any pack: noticed all the same. */
+/* A tape commit without state leaves no trace in any pack: noticed and named all the same. */
 static void a_lost_tape_commit_is_noticed(void **state)
 {
     struct damage_test *t = *state;
+    char lost[SESSION_ID_CAP] = "";
     grow_both(t);
     in_a_process_that_dies(t, append_only);
     remove_wal(t);
     open_again(t);
     assert_true(counters(t).wal_lost);
     assert_int_equal(counters(t).commits_lost, 0);
+    assert_int_equal(counters(t).tape_commits_lost, 1);
+    store_lost_sessions(t->f.st, name_lost, lost);
+    assert_string_equal(lost, t->id);
     check_both(t, 20);
+    store_fixture_reopen(&t->f);
+    assert_int_equal(counters(t).tape_commits_lost, 0);
+}
+
+static void rename_it(struct damage_test *t)
+{
+    struct error e;
+    assert_ok(session_rename(t->f.st, t->id, "two", &e), &e);
+}
+
+static void configure_it(struct damage_test *t)
+{
+    struct error e;
+    assert_ok(session_configure(t->f.st, t->id, "{\"seed\":2}", &e), &e);
+}
+
+static void delete_it(struct damage_test *t)
+{
+    struct error e;
+    assert_ok(session_delete(t->f.st, t->id, &e), &e);
+}
+
+static void add_another(struct damage_test *t)
+{
+    struct error e;
+    struct session_new s = {.id = "01HF7YAT00000000000000000A", .name = "new"};
+    assert_ok(session_new(t->f.st, &s, NULL, &e), &e);
+}
+
+/* Whatever was acknowledged of a session, not its tape alone. */
+static void every_lost_change_is_named(void **state)
+{
+    struct damage_test *t = *state;
+    static const struct {
+        void (*change)(struct damage_test *t);
+        bool is_new;
+    } changes[] = {
+        {rename_it, false}, {configure_it, false}, {delete_it, false}, {add_another, true}};
+    grow_both(t);
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+        char lost[SESSION_ID_CAP] = "";
+        in_a_process_that_dies(t, changes[i].change);
+        remove_wal(t);
+        open_again(t);
+        assert_true(counters(t).wal_lost);
+        assert_int_equal(counters(t).tape_commits_lost, 1);
+        store_lost_sessions(t->f.st, name_lost, lost);
+        assert_string_equal(lost, changes[i].is_new ? "01HF7YAT00000000000000000A" : t->id);
+        check_both(t, 20);
+    }
 }
 
 /* An open that fails half-way has told nobody: the next one does. */
@@ -200,6 +254,7 @@ static void a_failed_open_does_not_hide_the_loss(void **state)
             continue;
         }
         assert_true(counters(t).wal_lost);
+        assert_int_equal(counters(t).tape_commits_lost, 1);
         break;
     }
     check_both(t, 20);
@@ -345,6 +400,7 @@ int main(void)
         T(a_death_is_no_loss),
         T(a_lost_turn_is_named),
         T(a_lost_tape_commit_is_noticed),
+        T(every_lost_change_is_named),
         T(a_failed_open_does_not_hide_the_loss),
         T(a_failed_open_is_no_loss),
         T(packs_removed_while_open),

@@ -7,7 +7,7 @@
 
 #include "base/buf.h"
 #include "base/fs.h"
-#include "tests/support/store_sample.h"
+#include "tests/support/store_transcript.h"
 #include "tests/support/test.h"
 
 struct rows_test {
@@ -29,137 +29,6 @@ static int teardown(void **state)
 {
     store_fixture_fini(&((struct rows_test *)*state)->f);
     return 0;
-}
-
-/* ---- a transcript of everything that can be read ----------------------------------------- */
-
-struct part {
-    char text[4096];
-    bool flagged; /* refused or shortened: not all of it may be there */
-};
-
-enum { INFO, TAPE, EVENTS, ITEMS, CALLS, TURNS, UNFINISHED, N_PARTS };
-
-struct transcript {
-    struct part parts[2][N_PARTS];
-    bool refused; /* the store did not open */
-    enum err rc;  /* and why */
-};
-
-static void add(struct part *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void add(struct part *p, const char *fmt, ...)
-{
-    va_list ap;
-    size_t n = strlen(p->text);
-    va_start(ap, fmt);
-    vsnprintf(p->text + n, sizeof p->text - n, fmt, ap);
-    va_end(ap);
-}
-
-static bool see_event(void *user, const struct tape_event *ev)
-{
-    add(user, "[%llu %llu %s %s %s %s %s %zu %.*s]", (unsigned long long)ev->seq,
-        (unsigned long long)ev->position, ev->turn ? ev->turn : "-", ev->type,
-        ev->item ? ev->item : "-", ev->kind ? ev->kind : "-", ev->json ? ev->json : "-",
-        ev->n_bytes, (int)ev->n_bytes, ev->bytes ? (const char *)ev->bytes : "");
-    return true;
-}
-
-static bool see_call(void *user, const struct tape_call *c)
-{
-    add(user, "[%s %s %s %s %s %u %u %s %d %d %.*s %s %llu %llu %llu]", c->id, c->turn,
-        c->item ? c->item : "-", c->name, c->arguments, c->step, c->index,
-        call_status_name(c->status), c->is_error, c->ingested, (int)c->n_result,
-        c->result ? (const char *)c->result : "", c->spill ? c->spill : "-",
-        (unsigned long long)c->spill_bytes, (unsigned long long)c->created_ms,
-        (unsigned long long)c->ended_ms);
-    return true;
-}
-
-static bool see_turn(void *user, const char *session, const struct tape_turn *t)
-{
-    add(user, "[%s %s %s %s %llu %u %s %s %s %d %llu]", session, t->id,
-        t->client_message ? t->client_message : "-", t->params,
-        (unsigned long long)t->forced_next, t->step, t->state, t->reason, t->ledger,
-        t->finished, (unsigned long long)t->first_seq);
-    return true;
-}
-
-static void read_tape(struct store *st, const char *id, struct part *p)
-{
-    AUTO(tape) struct tape t = {0};
-    p->flagged = tape_load(st, id, &t, NULL) != OK || t.damaged;
-    for (size_t i = 0; i < t.view.n_segments; i++) {
-        const struct tape_segment *s = &t.tape_segments[i];
-        /* Cut where the damage is, a segment keeps its beginning and kind. */
-        add(p, "%llu:%d:%d ", (unsigned long long)s->seg.start, (int)s->seg.kind,
-            (int)s->seg.mode);
-        for (uint64_t k = s->seg.start; k < s->seg.start + s->seg.len; k++)
-            add(p, "%u ", t.ids[k]);
-        if (!p->flagged)
-            add(p, "%d%d%u%llu;", s->open, s->has_digest, s->digest[0],
-                (unsigned long long)s->n_rows);
-    }
-    if (!p->flagged)
-        for (size_t i = 0; i < t.view.n_marks; i++)
-            add(p, "m%llu-%llu", (unsigned long long)t.marks[i].at,
-                (unsigned long long)t.marks[i].from);
-}
-
-static void read_session(struct store *st, const char *id, struct part *parts)
-{
-    AUTO(session_info) struct session_info s = {0};
-    parts[TURNS].flagged = tape_turn(st, id, NULL, see_turn, &parts[TURNS], NULL) != OK;
-    parts[UNFINISHED].flagged =
-        tape_unfinished(st, id, see_turn, &parts[UNFINISHED], NULL) != OK;
-    parts[CALLS].flagged = tape_calls(st, id, NULL, false, see_call, &parts[CALLS], NULL) != OK;
-    parts[EVENTS].flagged = tape_events(st, id, 0, 0, see_event, &parts[EVENTS], NULL) != OK;
-    parts[ITEMS].flagged = tape_items(st, id, see_event, &parts[ITEMS], NULL) != OK;
-    read_tape(st, id, &parts[TAPE]);
-    /* Last: reading has marked what is damaged. */
-    parts[INFO].flagged = session_find(st, id, &s, NULL) != OK || s.damaged;
-    if (!parts[INFO].flagged)
-        add(&parts[INFO], "%s %s %s %s %s %s %s %llu %llu %llu %llu", s.id, s.name, s.parent,
-            s.state, s.reason, s.cwd, s.config, (unsigned long long)s.forked_at,
-            (unsigned long long)s.n_tokens, (unsigned long long)s.last_seq,
-            (unsigned long long)s.created_ms);
-}
-
-static void read_everything(struct rows_test *t, struct transcript *out)
-{
-    struct error e;
-    memset(out, 0, sizeof *out);
-    out->rc = store_fixture_open(&t->f, &e);
-    out->refused = out->rc != OK;
-    if (out->refused)
-        return;
-    read_session(t->f.st, t->s.id, out->parts[0]);
-    read_session(t->f.st, t->s.fork, out->parts[1]);
-    for (int i = 0; i < 2; i++) {
-        /* Checks itself that every byte it hands over is right. */
-        struct head_restored r;
-        (void)!state_restore(t->f.st, i ? t->s.fork : t->s.id, &t->s.l, TAPE_END, HEAD_TIP,
-                             NULL, &r, &e);
-    }
-    store_close(t->f.st);
-    t->f.st = NULL;
-}
-
-/* Everything is as it was, or says that it is not and shows no more than the beginning. */
-static bool compare(const struct transcript *want, const struct transcript *got,
-                    const char *what)
-{
-    bool flagged = got->refused;
-    for (int s = 0; s < 2 && !got->refused; s++)
-        for (int i = 0; i < N_PARTS; i++) {
-            const struct part *a = &want->parts[s][i], *b = &got->parts[s][i];
-            size_t n = strlen(b->text);
-            flagged |= b->flagged && !a->flagged; /* a fork has no turns in any case */
-            if (strncmp(a->text, b->text, n) != 0 || (!b->flagged && strlen(a->text) != n))
-                fail_msg("%s: session %d part %d: \"%s\" instead of \"%s\"", what, s, i,
-                         b->text, a->text);
-        }
-    return flagged;
 }
 
 /* ---- changing columns -------------------------------------------------------------------- */
@@ -250,7 +119,7 @@ static void every_changed_column_is_noticed(void **state)
     snprintf(saved, sizeof saved, "%s/saved.db", t->f.dir);
     snprintf(wal, sizeof wal, "%s-wal", t->f.db);
     copy_file(t->f.db, saved);
-    read_everything(t, &want);
+    transcript_read(&t->f, &t->s, &want);
     assert_false(want.refused);
     size_t n = list_columns(t, columns, 256), changed = 0, flagged = 0;
     for (size_t i = 0; i < n; i++)
@@ -263,9 +132,9 @@ static void every_changed_column_is_noticed(void **state)
             snprintf(what, sizeof what, "%.31s.%.31s row %d", columns[i].table, columns[i].name,
                      row);
             changed++;
-            read_everything(t, &got);
+            transcript_read(&t->f, &t->s, &got);
             assert_true(got.rc == OK || got.rc == ERR_CORRUPT);
-            flagged += compare(&want, &got, what);
+            flagged += transcript_compare(&want, &got, what);
         }
     assert_true(changed > 250);
     assert_true(flagged > 100); /* the others are of rows that only shorten a restore */
@@ -292,15 +161,15 @@ static void a_deleted_row_is_noticed(void **state)
     snprintf(saved, sizeof saved, "%s/saved.db", t->f.dir);
     snprintf(wal, sizeof wal, "%s-wal", t->f.db);
     copy_file(t->f.db, saved);
-    read_everything(t, &want);
+    transcript_read(&t->f, &t->s, &want);
     for (size_t i = 0; i < sizeof sql / sizeof sql[0]; i++) {
         unlink(wal);
         copy_file(saved, t->f.db);
         run_sql(t, sql[i]);
-        read_everything(t, &got);
+        transcript_read(&t->f, &t->s, &got);
         if (i == 0 && got.refused)
             continue;
-        if (!compare(&want, &got, sql[i]))
+        if (!transcript_compare(&want, &got, sql[i]))
             fail_msg("%s: not noticed", sql[i]);
     }
 }
@@ -319,7 +188,7 @@ static void flipped_bytes_of_the_file(void **state)
     t->f.st = NULL;
     snprintf(wal, sizeof wal, "%s-wal", t->f.db);
     assert_ok(fs_read_file(t->f.db, &file, &e), &e);
-    read_everything(t, &want);
+    transcript_read(&t->f, &t->s, &want);
     assert_false(want.refused);
     size_t stride = getenv("AGENTD_SLOW") ? 23 : 397, n = 0, flagged = 0;
     for (size_t i = 0; i < file.len; i += stride, n++) {
@@ -329,9 +198,9 @@ static void flipped_bytes_of_the_file(void **state)
         unlink(wal);
         assert_ok(fs_write_atomic(t->f.db, file.data, file.len, 0600, &e), &e);
         file.data[i] ^= mask;
-        read_everything(t, &got);
+        transcript_read(&t->f, &t->s, &got);
         snprintf(what, sizeof what, "byte %zu of page %zu", i % 4096, i / 4096 + 1);
-        flagged += compare(&want, &got, what);
+        flagged += transcript_compare(&want, &got, what);
     }
     fprintf(stderr, "%zu bytes of the database flipped, %zu refused or flagged\n", n, flagged);
     assert_true(flagged > 0);

@@ -21,6 +21,11 @@ void state_layout_replace(enum layout_shape odd)
 
 void state_layout_make(struct state_layout *l, enum layout_shape shape)
 {
+    static const uint64_t tip_bytes[] = {[LAYOUT_ODD] = 5003,
+                                         [LAYOUT_PAGES] = 5003,
+                                         [LAYOUT_TIP] = 40000,
+                                         [LAYOUT_SMALL] = 211,
+                                         [LAYOUT_SMALL_TIP] = 211};
     if (shape == LAYOUT_ODD)
         shape = in_place_of_odd;
     memset(l, 0, sizeof *l);
@@ -28,9 +33,14 @@ void state_layout_make(struct state_layout *l, enum layout_shape shape)
     snprintf(l->numerics, sizeof l->numerics, "ref/1");
     l->window = 4;
     l->replay_tokens = 10;
-    l->tip_bytes = shape == LAYOUT_TIP ? 40000 : 5003;
-    if (shape == LAYOUT_TIP)
+    l->tip_bytes = tip_bytes[shape];
+    if (shape == LAYOUT_TIP || shape == LAYOUT_SMALL_TIP)
         return;
+    if (shape == LAYOUT_SMALL) {
+        add_plane(l, "L0.kv", PLANE_MAIN, 7, 2);
+        add_plane(l, "L0.index", PLANE_INDEX, 3, 1);
+        return;
+    }
     if (shape == LAYOUT_PAGES) {
         add_plane(l, "L0.kv", PLANE_MAIN, 1024, 1);
         add_plane(l, "L0.index", PLANE_INDEX, 512, 2);

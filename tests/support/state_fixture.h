@@ -9,9 +9,11 @@
 #include "tests/support/store_fixture.h"
 
 enum layout_shape {
-    LAYOUT_ODD,   /* five planes of uneven rows, ratios 1 and 2; nothing fits a page */
-    LAYOUT_PAGES, /* with blocks of 16 every region is whole pages */
-    LAYOUT_TIP    /* no planes at all */
+    LAYOUT_ODD,      /* five planes of uneven rows, ratios 1 and 2; nothing fits a page */
+    LAYOUT_PAGES,    /* with blocks of 16 every region is whole pages */
+    LAYOUT_TIP,      /* no planes at all */
+    LAYOUT_SMALL,    /* two planes of a few bytes and a small tip: for each byte of a store */
+    LAYOUT_SMALL_TIP /* such a tip alone */
 };
 void state_layout_make(struct state_layout *l, enum layout_shape shape);
 
