@@ -117,7 +117,7 @@ $(B)/tests/%: $(B)/obj/tests/%.o $(SUPPORT_OBJ) $(LIB)
 
 # The CUDA kernels as host C++, for the tests of kernels (tests/support/cuda_emulation.h).
 EMULATED_OBJ := $(patsubst %.cu,$(B)/obj/emulated/%.o,$(wildcard kernels/*.cu)) \
-                $(B)/obj/emulated/tests/support/cuda_emulation.o
+                $(patsubst %.cc,$(B)/obj/emulated/%.o,$(wildcard tests/support/*.cc))
 CXXFLAGS ?= $(OPT) -g
 CXXFLAGS += -std=gnu++17 -fno-strict-aliasing -ffp-contract=off -fno-omit-frame-pointer -Wall -Wextra -Wshadow \
             $(if $(DEV),-Werror) $(SAN_$(VARIANT))

@@ -100,6 +100,7 @@ enum err kernels_cpu(struct kernels *k, const char *isa, struct pool *pool, stru
     k->attention = k_attention_cpu;
     k->index = k_index_cpu;
     k->route = k_route_ref;
+    k->scale = k_scale_ref;
     k->moe = k_moe_cpu;
     k->moe_part = k_moe_part_cpu;
     k->moe_sum = k_moe_sum_cpu;

@@ -69,6 +69,8 @@ enum k_cuda_slot {
 /* The table's context: one device, one stream. */
 struct k_ctx {
     int device;
+    struct k_vmm *vmm;         /* cuda_memory.cu */
+    struct k_growing *growing; /* list of what reserve() gave */
     cudaStream_t stream;
     enum err failed; /* first failure since sync, and what it was */
     char what[160];
@@ -84,6 +86,17 @@ void *k_cuda_scratch(struct kernels *k, enum k_cuda_slot slot, size_t bytes);
 /* False after an earlier failure. Raises a kernel's limit of shared memory where it must be. */
 bool k_ready(struct kernels *k, const void *kernel, size_t shared_bytes);
 void k_launched(struct kernels *k, cudaError_t rc, const char *kernel);
+
+/* cuda_memory.cu: the table's hooks of the same names. */
+enum err k_cuda_memory_open(struct k_ctx *ctx, struct error *e);
+void k_cuda_memory_close(struct kernels *k);
+void *k_cuda_reserve(struct kernels *k, size_t bytes);
+enum err k_cuda_grow(struct kernels *k, void *p, size_t from, size_t to, struct error *e);
+void k_cuda_discard(struct kernels *k, void *p, size_t from, size_t to);
+void k_cuda_release(struct kernels *k, void *p, size_t bytes);
+bool k_cuda_pin(struct kernels *k, void *p, size_t bytes);
+void k_cuda_unpin(struct kernels *k, void *p);
+enum err k_cuda_describe(struct kernels *k, struct k_device *out, struct error *e);
 
 static inline unsigned k_div_up(size_t n, size_t by)
 {
@@ -159,6 +172,7 @@ void k_compress_cuda(struct kernels *k, const struct k_compress *a);
 void k_attention_cuda(struct kernels *k, const struct k_attention *a);
 void k_index_cuda(struct kernels *k, const struct k_index *a);
 void k_route_cuda(struct kernels *k, const struct k_route *a);
+void k_scale_cuda(struct kernels *k, const struct k_scale *a);
 void k_moe_cuda(struct kernels *k, const struct k_moe *a);
 void k_moe_part_cuda(struct kernels *k, const struct k_moe *a);
 void k_moe_sum_cuda(struct kernels *k, const struct k_moe *a);

@@ -116,16 +116,35 @@ static enum err device_sync(struct kernels *k, struct error *e)
     return failed ? err_set(e, failed, "kernels %s: %s", k->numerics, k->ctx->what) : OK;
 }
 
-static enum err no_pack(struct kernels *k, struct k_weight *w, struct error *e)
+/* Codes and scales as they are, in memory of the device. */
+static enum err device_pack(struct kernels *k, struct k_weight *w, struct error *e)
 {
-    (void)k, (void)w, (void)e;
+    size_t data = 0, scale = 0;
+    if (w->packed)
+        return OK;
+    if (!k_weight_bytes(w, &data, &scale))
+        return err_set(e, ERR_INVAL, "weight of %u x %u", w->n_out, w->n_in);
+    size_t at = (data + 255) / 256 * 256;
+    uint8_t *p = NULL;
+    if (cudaMalloc((void **)&p, at + scale + 1) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return err_set(e, ERR_NOMEM, "device %d: weight of %zu bytes", k->ctx->device,
+                       data + scale);
+    }
+    k->copy_in(k, p, w->data, data);
+    if (scale)
+        k->copy_in(k, p + at, w->scale, scale);
+    w->packed = p;
+    w->data = p;
+    w->scale = scale ? p + at : NULL;
     return OK;
 }
 
-static void no_unpack(struct kernels *k, struct k_weight *w)
+static void device_unpack(struct kernels *k, struct k_weight *w)
 {
-    (void)k;
+    device_free(k, w->packed);
     w->packed = NULL;
+    w->data = NULL, w->scale = NULL;
 }
 
 static void fini(struct kernels *k)
@@ -133,6 +152,7 @@ static void fini(struct kernels *k)
     (void)cudaStreamSynchronize(k->ctx->stream);
     for (int i = 0; i < K_N_CUDA_SLOTS; i++)
         (void)cudaFree(k->ctx->slot[i].p);
+    k_cuda_memory_close(k);
     (void)cudaStreamDestroy(k->ctx->stream);
     free(k->ctx);
 }
@@ -161,9 +181,13 @@ static void fill(struct kernels *k, struct k_ctx *ctx)
     k->ctx = ctx;
     k->fini = fini;
     k->alloc = device_alloc, k->free = device_free;
+    k->reserve = k_cuda_reserve, k->grow = k_cuda_grow;
+    k->discard = k_cuda_discard, k->release = k_cuda_release;
+    k->pin = k_cuda_pin, k->unpin = k_cuda_unpin;
+    k->describe = k_cuda_describe;
     k->copy_in = copy_in, k->copy_out = copy_out, k->copy = copy_inside;
     k->sync = device_sync;
-    k->pack = no_pack, k->unpack = no_unpack;
+    k->pack = device_pack, k->unpack = device_unpack;
     k->embed = k_embed_cuda;
     k->hc_mix = k_hc_mix_cuda;
     k->hc_collapse = k_hc_collapse_cuda;
@@ -179,6 +203,7 @@ static void fill(struct kernels *k, struct k_ctx *ctx)
     k->attention = k_attention_cuda;
     k->index = k_index_cuda;
     k->route = k_route_cuda;
+    k->scale = k_scale_cuda;
     k->moe = k_moe_cuda;
     k->moe_part = k_moe_part_cuda;
     k->moe_sum = k_moe_sum_cuda;
@@ -197,6 +222,13 @@ enum err k_cuda_open(struct kernels *k, int device, struct error *e)
         rc = name_class(ctx);
     if (rc == cudaSuccess)
         rc = cudaStreamCreate(&ctx->stream);
+    enum err bad = rc == cudaSuccess ? k_cuda_memory_open(ctx, e) : OK;
+    if (bad) {
+        (void)cudaStreamDestroy(ctx->stream);
+        free(ctx->vmm);
+        free(ctx);
+        return bad;
+    }
     if (rc != cudaSuccess) {
         free(ctx);
         return err_set(e, device ? ERR_INVAL : ERR_UNSUPPORTED, "backend cuda: device %d: %s",

@@ -1,7 +1,10 @@
 #include "kernels/host.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define PAGE 4096
 #define SERIAL_NS 10000               /* about what waking a pool costs */
@@ -30,6 +33,62 @@ static void host_free(struct kernels *k, void *p)
         return;
     memcpy(&raw, (uint8_t *)p - sizeof raw, sizeof raw);
     free(raw);
+}
+
+/* Address space only: pages come when they are touched, a limit is met when they are allowed.
+ */
+static void *host_reserve(struct kernels *k, size_t bytes)
+{
+    (void)k;
+    void *p = mmap(NULL, bytes ? bytes : 1, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static enum err host_grow(struct kernels *k, void *p, size_t from, size_t to, struct error *e)
+{
+    (void)k;
+    if (to > from && mprotect(p, to, PROT_READ | PROT_WRITE))
+        return err_sys(e, errno, "%zu bytes of memory", to - from);
+    return OK;
+}
+
+static void host_discard(struct kernels *k, void *p, size_t from, size_t to)
+{
+    (void)k;
+    from = (from + PAGE - 1) / PAGE * PAGE, to = to / PAGE * PAGE;
+    /* Advice that is refused costs memory and nothing else. */
+    if (to > from)
+        (void)madvise((uint8_t *)p + from, to - from, MADV_DONTNEED);
+}
+
+static void host_release(struct kernels *k, void *p, size_t bytes)
+{
+    (void)k;
+    if (p)
+        (void)munmap(p, bytes ? bytes : 1);
+}
+
+static bool host_pin(struct kernels *k, void *p, size_t bytes)
+{
+    (void)k, (void)p, (void)bytes;
+    return true; /* all of it is as fast */
+}
+
+static void host_unpin(struct kernels *k, void *p)
+{
+    (void)k, (void)p;
+}
+
+static enum err host_describe(struct kernels *k, struct k_device *out, struct error *e)
+{
+    (void)k, (void)e;
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    *out = (struct k_device){.name = "host",
+                             .total_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * page,
+                             .free_bytes = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page,
+                             .grow_bytes = page};
+    return OK;
 }
 
 static void host_copy(struct kernels *k, void *dst, const void *src, size_t bytes)
@@ -85,6 +144,13 @@ enum err k_host_init(struct kernels *k, const char *numerics, struct pool *pool,
                           .fini = host_fini,
                           .alloc = host_alloc,
                           .free = host_free,
+                          .reserve = host_reserve,
+                          .grow = host_grow,
+                          .discard = host_discard,
+                          .release = host_release,
+                          .pin = host_pin,
+                          .unpin = host_unpin,
+                          .describe = host_describe,
                           .copy_in = host_copy,
                           .copy_out = host_copy,
                           .copy = host_copy,

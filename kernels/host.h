@@ -121,6 +121,7 @@ void k_compress_ref(struct kernels *k, const struct k_compress *a);
 void k_attention_ref(struct kernels *k, const struct k_attention *a);
 void k_index_ref(struct kernels *k, const struct k_index *a);
 void k_route_ref(struct kernels *k, const struct k_route *a);
+void k_scale_ref(struct kernels *k, const struct k_scale *a);
 void k_moe_ref(struct kernels *k, const struct k_moe *a);
 void k_moe_part_ref(struct kernels *k, const struct k_moe *a);
 void k_moe_sum_ref(struct kernels *k, const struct k_moe *a);

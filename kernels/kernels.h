@@ -38,6 +38,7 @@
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
 #include "kernels/route.h"
+#include "kernels/scale.h"
 #include "kernels/types.h"
 
 #ifdef __cplusplus
@@ -46,6 +47,14 @@ extern "C" {
 
 struct pool;
 struct k_ctx;
+
+/* What a table computes on, for reports and for the division of its memory. */
+struct k_device {
+    char name[64];                    /* "NVIDIA H200"; "host" */
+    char driver[64];                  /* "CUDA 13.0, built with 13.0"; "" where there is none */
+    uint64_t total_bytes, free_bytes; /* of the memory that alloc takes from, now */
+    uint64_t grow_bytes;              /* what grow() takes at least at once */
+};
 
 struct kernels {
     const char *numerics; /* class and revision: "ref/1", "cpu-avx512bf16/1"; static */
@@ -57,8 +66,28 @@ struct kernels {
      * NULL when there is none. */
     void *(*alloc)(struct kernels *k, size_t bytes);
     void (*free)(struct kernels *k, void *p); /* NULL is fine */
+    /* Memory that grows where it is. reserve: address space for `bytes`, none of which may be
+     * touched yet; NULL when there is none. grow: the first `to` bytes are usable from now on,
+     * those below `from` (of the call before, 0 at first) already were; new ones are zero.
+     * ERR_NOMEM: nothing has changed. discard: the pages that lie whole in [from, to) go back,
+     * nobody reads them any more. release takes what reserve gave, with its size; NULL is fine.
+     */
+    void *(*reserve)(struct kernels *k, size_t bytes);
+    NODISCARD enum err (*grow)(struct kernels *k, void *p, size_t from, size_t to,
+                               struct error *e);
+    void (*discard)(struct kernels *k, void *p, size_t from, size_t to);
+    void (*release)(struct kernels *k, void *p, size_t bytes);
+    /* Tells that the backend's copies from and to this memory of the host will be many: they
+     * are faster then, and ups may run beside the ops. False: it stays as it is, which is
+     * right, too. unpin before it is freed, with no copy of it under way. */
+    bool (*pin)(struct kernels *k, void *p, size_t bytes);
+    void (*unpin)(struct kernels *k, void *p);
+    /* ERR_GPU. */
+    NODISCARD enum err (*describe)(struct kernels *k, struct k_device *out, struct error *e);
+
     /* Host to backend, backend to host, inside the backend; in order with the ops. Ranges of
-     * copy may not overlap. copy_out waits for what was queued before it. */
+     * copy may not overlap. copy_in has read src when it returns; copy_out waits for what was
+     * queued before it, and leaves dst as it was after a failure. */
     void (*copy_in)(struct kernels *k, void *dst, const void *src, size_t bytes);
     void (*copy_out)(struct kernels *k, void *dst, const void *src, size_t bytes);
     void (*copy)(struct kernels *k, void *dst, const void *src, size_t bytes);
@@ -89,6 +118,7 @@ struct kernels {
     void (*attention)(struct kernels *k, const struct k_attention *a);
     void (*index)(struct kernels *k, const struct k_index *a);
     void (*route)(struct kernels *k, const struct k_route *a);
+    void (*scale)(struct kernels *k, const struct k_scale *a);
     void (*moe)(struct kernels *k, const struct k_moe *a);
     void (*moe_part)(struct kernels *k, const struct k_moe *a);
     void (*moe_sum)(struct kernels *k, const struct k_moe *a);

@@ -20,6 +20,7 @@ enum err kernels_ref(struct kernels *k, struct pool *pool, struct error *e)
     k->attention = k_attention_ref;
     k->index = k_index_ref;
     k->route = k_route_ref;
+    k->scale = k_scale_ref;
     k->moe = k_moe_ref;
     k->moe_part = k_moe_part_ref;
     k->moe_sum = k_moe_sum_ref;

@@ -160,6 +160,11 @@ static void run_index(struct kernels *k, struct world *w)
     memset(w->numbers, 0, 4096 * sizeof *w->numbers);
 }
 
+static void run_scale(struct kernels *k, struct world *w)
+{
+    k->scale(k, &(struct k_scale){w->out, N, 0.5f, K_EXACT});
+}
+
 static void run_route(struct kernels *k, struct world *w)
 {
     k->route(k, &(struct k_route){.logits = w->f,
@@ -215,6 +220,7 @@ static const struct op {
            {"compress", run_compress},
            {"attention", run_attention},
            {"index", run_index},
+           {"scale", run_scale},
            {"route", run_route},
            {"moe, moe_part, moe_sum", run_moe},
            {"engram_rows, engram_gate", run_engram}};

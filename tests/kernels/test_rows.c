@@ -452,6 +452,70 @@ static void test_embed(void **state)
     weight_free(&w);
 }
 
+static void test_scale(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {0, 1, 127, 128, 129, 1000};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int bf16 = 0; bf16 < 2; bf16++)
+            for (size_t b = 0; b < n_backends; b++) {
+                size_t n = sizes[s];
+                float *x = guarded_new(n), *in = values_new(n + 1, 91, 3);
+                struct error e = {0};
+                in[n / 2] = NAN;
+                memcpy(x, in, n * sizeof *x);
+                backends[b].scale(&backends[b],
+                                  &(struct k_scale){x, n, 0.3f, bf16 ? K_BF16 : K_EXACT});
+                assert_ok(backends[b].sync(&backends[b], &e), &e);
+                guarded_check("scale", x, n);
+                for (size_t i = 0; i < n; i++) {
+                    float want = bf16 ? k_bf16(in[i] * 0.3f) : in[i] * 0.3f;
+                    assert_true(isnan(want) ? isnan(x[i]) : x[i] == want);
+                }
+                guarded_free(x);
+                free(in);
+            }
+}
+
+/* Memory that grows stays where it is, keeps what it holds, and is zero where it is new; what
+ * was discarded may be used again after it has grown anew. */
+static void test_growing(void **state)
+{
+    (void)state;
+    for (size_t b = 0; b < n_backends; b++) {
+        struct kernels *k = &backends[b];
+        struct error e = {0};
+        struct k_device d;
+        uint8_t in[4] = {9, 8, 7, 6}, out[4];
+        assert_ok(k->describe(k, &d, &e), &e);
+        assert_true(d.grow_bytes && d.total_bytes >= d.free_bytes && *d.name);
+        size_t unit = (size_t)d.grow_bytes, total = 64 * unit, used = 0;
+        uint8_t *p = k->reserve(k, total);
+        assert_non_null(p);
+        for (size_t to = unit / 3; to < total; to = to * 3 + 1) {
+            assert_ok(k->grow(k, p, used, to, &e), &e);
+            k->copy_out(k, out, p + (used ? used : 0), used + 4 <= to ? 4 : 0);
+            if (!used)
+                k->copy_in(k, p, in, 4);
+            used = to;
+            memset(out, 1, 4);
+            k->copy_out(k, out, p + to - 4, 4);
+            assert_int_equal(out[0] | out[3], 0);
+            k->copy_out(k, out, p, 4);
+            assert_memory_equal(in, out, 4);
+        }
+        k->discard(k, p, 1, used); /* the first page is not whole in it */
+        k->copy_out(k, out, p, 4);
+        assert_memory_equal(in, out, 4);
+        assert_ok(k->sync(k, &e), &e);
+        k->release(k, p, total);
+        k->release(k, NULL, total);
+        assert_true(k->pin(k, in, sizeof in));
+        k->unpin(k, in);
+        assert_null(k->reserve(k, SIZE_MAX / 2));
+    }
+}
+
 static void test_memory(void **state)
 {
     (void)state;
@@ -489,6 +553,7 @@ int main(void)
         cmocka_unit_test(test_all_codes),   cmocka_unit_test(test_nan_in_grids),
         cmocka_unit_test(test_compress),    cmocka_unit_test(test_engram_rows),
         cmocka_unit_test(test_engram_gate), cmocka_unit_test(test_embed),
+        cmocka_unit_test(test_scale),       cmocka_unit_test(test_growing),
         cmocka_unit_test(test_memory)};
     backends_open();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

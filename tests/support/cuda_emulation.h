@@ -220,7 +220,8 @@ void cuda_emulated_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]
 typedef int cudaError_t;
 typedef void *cudaStream_t;
 typedef void *cudaEvent_t;
-enum { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
+enum { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorInvalidDevice = 101 };
+enum { cudaHostRegisterDefault };
 enum cudaMemcpyKind {
     cudaMemcpyHostToHost,
     cudaMemcpyHostToDevice,
@@ -229,24 +230,11 @@ enum cudaMemcpyKind {
     cudaMemcpyDefault
 };
 
-static inline cudaError_t cudaMalloc(void **p, size_t bytes)
-{
-    *p = bytes > (size_t)1 << 46 ? NULL : aligned_alloc(256, (bytes + 255) / 256 * 256);
-    return *p ? cudaSuccess : cudaErrorMemoryAllocation;
-}
-static inline cudaError_t cudaFree(void *p)
-{
-    free(p);
-    return cudaSuccess;
-}
-static inline cudaError_t cudaMallocHost(void **p, size_t bytes)
-{
-    return cudaMalloc(p, bytes);
-}
-static inline cudaError_t cudaFreeHost(void *p)
-{
-    return cudaFree(p);
-}
+/* Memory of the device is of exactly the size asked for; cuda_emulation.cc counts it, and may
+ * be told to run out (cuda_emulated_memory). */
+cudaError_t cudaMalloc(void **p, size_t bytes);
+cudaError_t cudaFree(void *p);
+cudaError_t cudaMemGetInfo(size_t *n_free, size_t *n_total);
 static inline cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes,
                                           cudaMemcpyKind kind, cudaStream_t stream)
 {
@@ -262,7 +250,7 @@ static inline cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaS
 }
 static inline cudaError_t cudaSetDevice(int device)
 {
-    return device == 0 ? cudaSuccess : 101;
+    return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
 }
 static inline cudaError_t cudaStreamCreate(cudaStream_t *stream)
 {
@@ -285,7 +273,68 @@ static inline cudaError_t cudaGetLastError()
 }
 static inline const char *cudaGetErrorString(cudaError_t error)
 {
-    return error == cudaErrorMemoryAllocation ? "out of memory" : "emulated error";
+    return error == cudaErrorMemoryAllocation ? "out of memory"
+           : error == cudaErrorInvalidDevice  ? "invalid device ordinal"
+                                              : "emulated error";
 }
+static inline cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags)
+{
+    (void)p, (void)bytes, (void)flags;
+    return cudaSuccess;
+}
+static inline cudaError_t cudaHostUnregister(void *p)
+{
+    (void)p;
+    return cudaSuccess;
+}
+static inline cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = 13000;
+    return cudaSuccess;
+}
+static inline cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    *version = 13000;
+    return cudaSuccess;
+}
+struct cudaDeviceProp {
+    char name[256];
+};
+static inline cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
+{
+    (void)device;
+    snprintf(p->name, sizeof p->name, "emulated device");
+    return cudaSuccess;
+}
+
+/* ---- the driver's virtual memory management -----------------------------------------------
+ */
+
+typedef int CUresult;
+typedef uintptr_t CUdeviceptr;
+typedef uint64_t CUmemGenericAllocationHandle;
+enum { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1, CUDA_ERROR_OUT_OF_MEMORY = 2 };
+enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_LOCATION_TYPE_DEVICE = 1 };
+enum { CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
+enum CUmemAllocationGranularity_flags { CU_MEM_ALLOC_GRANULARITY_MINIMUM };
+struct CUmemLocation {
+    int type, id;
+};
+struct CUmemAllocationProp {
+    int type;
+    struct CUmemLocation location;
+};
+struct CUmemAccessDesc {
+    struct CUmemLocation location;
+    int flags;
+};
+enum cudaDriverEntryPointQueryResult {
+    cudaDriverEntryPointSuccess,
+    cudaDriverEntryPointSymbolNotFound
+};
+enum { cudaEnableDefault };
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **p, unsigned version,
+                                             unsigned long long flags,
+                                             enum cudaDriverEntryPointQueryResult *found);
 
 #endif

@@ -1,0 +1,200 @@
+/* Memory of the emulated device: blocks of exactly the size asked for, and address space into
+ * which granules are mapped. What is not allowed on a device aborts. All of it counts, so that
+ * a test can see what is left, or have less: AGENTD_EMULATED_DEVICE_BYTES. */
+#include "tests/support/cuda_emulation.h"
+
+#include <map>
+#include <string>
+#include <sys/mman.h>
+
+#define GRANULE ((size_t)16384)
+#define DEFAULT_BYTES ((size_t)1 << 40)
+
+namespace
+{
+struct mapping {
+    size_t bytes;
+    bool accessible;
+};
+
+std::map<void *, size_t> blocks;
+std::map<CUdeviceptr, size_t> spaces;
+std::map<CUdeviceptr, mapping> mappings;
+std::map<CUmemGenericAllocationHandle, size_t> handles;
+CUmemGenericAllocationHandle last_handle;
+size_t n_used;
+
+[[noreturn]] void refuse(const char *what)
+{
+    fprintf(stderr, "cuda emulation: %s\n", what);
+    abort();
+}
+
+size_t n_total()
+{
+    const char *limit = getenv("AGENTD_EMULATED_DEVICE_BYTES");
+    return limit ? (size_t)strtoull(limit, NULL, 10) : DEFAULT_BYTES;
+}
+
+bool take(size_t bytes)
+{
+    if (bytes > n_total() || n_used > n_total() - bytes)
+        return false;
+    n_used += bytes;
+    return true;
+}
+} // namespace
+
+cudaError_t cudaMalloc(void **p, size_t bytes)
+{
+    *p = NULL;
+    if (!take(bytes))
+        return cudaErrorMemoryAllocation;
+    if (posix_memalign(p, 256, bytes)) {
+        n_used -= bytes;
+        return cudaErrorMemoryAllocation;
+    }
+    memset(*p, 0xff, bytes); /* NaN: nobody zeroes it */
+    blocks[*p] = bytes;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *p)
+{
+    if (!p)
+        return cudaSuccess;
+    auto b = blocks.find(p);
+    if (b == blocks.end())
+        refuse("free of what was not allocated");
+    n_used -= b->second;
+    blocks.erase(b);
+    free(p);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *n_free, size_t *total)
+{
+    *total = n_total();
+    *n_free = *total > n_used ? *total - n_used : 0;
+    return cudaSuccess;
+}
+
+/* ---- virtual memory management ---------------------------------------------------------- */
+
+static CUresult get_granularity(size_t *out, const CUmemAllocationProp *prop,
+                                CUmemAllocationGranularity_flags)
+{
+    if (prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+        prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = GRANULE;
+    return CUDA_SUCCESS;
+}
+
+static CUresult address_reserve(CUdeviceptr *p, size_t bytes, size_t, CUdeviceptr,
+                                unsigned long long)
+{
+    if (!bytes || bytes % GRANULE)
+        refuse("address space that is no multiple of the granule");
+    void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *p = (CUdeviceptr)at;
+    spaces[*p] = bytes;
+    return CUDA_SUCCESS;
+}
+
+static CUresult address_free(CUdeviceptr p, size_t bytes)
+{
+    auto s = spaces.find(p);
+    auto m = mappings.lower_bound(p);
+    if (s == spaces.end() || s->second != bytes ||
+        (m != mappings.end() && m->first < p + bytes))
+        refuse("address space freed with another size, or with something mapped");
+    spaces.erase(s);
+    munmap((void *)p, bytes);
+    return CUDA_SUCCESS;
+}
+
+static CUresult create(CUmemGenericAllocationHandle *out, size_t bytes,
+                       const CUmemAllocationProp *, unsigned long long)
+{
+    if (!bytes || bytes % GRANULE)
+        refuse("memory that is no multiple of the granule");
+    if (!take(bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    handles[ *out = ++last_handle] = bytes;
+    return CUDA_SUCCESS;
+}
+
+/* Mapped memory lives on: its bytes are the mapping's now. */
+static CUresult release(CUmemGenericAllocationHandle h)
+{
+    auto at = handles.find(h);
+    if (at == handles.end())
+        refuse("release of no memory");
+    n_used -= at->second; /* 0 when it was mapped */
+    handles.erase(at);
+    return CUDA_SUCCESS;
+}
+
+static CUresult map(CUdeviceptr p, size_t bytes, size_t offset, CUmemGenericAllocationHandle h,
+                    unsigned long long)
+{
+    auto s = spaces.upper_bound(p);
+    auto at = handles.find(h);
+    if (s == spaces.begin() || at == handles.end() || offset || at->second != bytes)
+        refuse("a mapping of no memory, or nowhere");
+    --s;
+    if (p + bytes > s->first + s->second || (p - s->first) % GRANULE || mappings.count(p))
+        refuse("a mapping outside its address space, or on another");
+    at->second = 0;
+    mappings[p] = {bytes, false};
+    return CUDA_SUCCESS;
+}
+
+static CUresult unmap(CUdeviceptr p, size_t bytes)
+{
+    auto m = mappings.find(p);
+    if (m == mappings.end() || m->second.bytes != bytes)
+        refuse("unmap of what is not mapped");
+    mprotect((void *)p, bytes, PROT_NONE);
+    madvise((void *)p, bytes, MADV_DONTNEED);
+    n_used -= bytes;
+    mappings.erase(m);
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_access(CUdeviceptr p, size_t bytes, const CUmemAccessDesc *access, size_t n)
+{
+    auto m = mappings.find(p);
+    if (m == mappings.end() || m->second.bytes != bytes || n != 1 ||
+        access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+        refuse("access to what is not mapped");
+    if (mprotect((void *)p, bytes, PROT_READ | PROT_WRITE))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    memset((void *)p, 0xff, bytes);
+    m->second.accessible = true;
+    return CUDA_SUCCESS;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **p, unsigned version,
+                                             unsigned long long flags,
+                                             enum cudaDriverEntryPointQueryResult *found)
+{
+    static const std::map<std::string, void *> calls = {
+        {"cuMemGetAllocationGranularity", (void *)get_granularity},
+        {"cuMemAddressReserve", (void *)address_reserve},
+        {"cuMemAddressFree", (void *)address_free},
+        {"cuMemCreate", (void *)create},
+        {"cuMemRelease", (void *)release},
+        {"cuMemMap", (void *)map},
+        {"cuMemUnmap", (void *)unmap},
+        {"cuMemSetAccess", (void *)set_access}};
+    auto at = calls.find(name);
+    (void)version, (void)flags;
+    *found =
+        at == calls.end() ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
+    *p = at == calls.end() ? NULL : at->second;
+    return cudaSuccess;
+}
