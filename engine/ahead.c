@@ -25,16 +25,17 @@ static void swap_base(struct model_seq *s, struct seq_base *b)
 
 static enum err put_aside(struct model_seq *s, struct seq_base *b, struct error *e)
 {
-    size_t n_bytes = model_of_seq(s)->config.dim * sizeof(*s->last);
-    float *last = malloc(n_bytes);
+    struct model *m = model_of_seq(s);
+    size_t n_bytes = m->config.dim * sizeof(*s->last);
+    float *last = m->k.alloc(&m->k, n_bytes);
     if (!last)
         return err_set(e, ERR_NOMEM, "a second last row");
     enum err rc = kv_put_aside(&s->kv, &b->kv, e);
     if (rc) {
-        free(last);
+        m->k.free(&m->k, last);
         return rc;
     }
-    memcpy(last, s->last, n_bytes);
+    m->k.copy(&m->k, last, s->last, n_bytes);
     memcpy(b->history, s->history, sizeof(b->history));
     b->last = s->last;
     b->has_last = s->has_last;
@@ -46,12 +47,13 @@ static enum err put_aside(struct model_seq *s, struct seq_base *b, struct error 
 /* Forgets what is put aside: what was ahead is the sequence now. */
 static void close_ahead(struct model_seq *s)
 {
+    struct model *m = model_of_seq(s);
     struct ahead *a = s->ahead;
     s->ahead = NULL;
     s->kv.n_firm = UINT64_MAX;
-    kv_rest_fini(&a->base.kv);
-    free(a->base.last);
-    held_fini(model_of_seq(s), &a->held);
+    kv_rest_fini(&m->k, &a->base.kv);
+    m->k.free(&m->k, a->base.last);
+    held_fini(m, &a->held);
     free(a->ids);
     free(a);
 }

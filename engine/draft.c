@@ -39,6 +39,7 @@ static enum err head(struct model *m, uint32_t i, uint32_t before, float *confid
     const struct draft_weights *w = &m->weights.draft;
     struct work *b = m->work;
     float *logits = b->logits + (size_t)i * c->vocab_size;
+    size_t n_bytes = c->vocab_size * sizeof(*logits);
     m->k.copy_in(&m->k, b->ids, &before, sizeof(before));
     m->k.copy(&m->k, b->draft_in, b->h + (size_t)i * c->dim, c->dim * sizeof(float));
     m->k.embed(&m->k, &(struct k_embed){.w = &w->markov_embed,
@@ -46,9 +47,12 @@ static enum err head(struct model *m, uint32_t i, uint32_t before, float *confid
                                         .x = b->draft_in + c->dim,
                                         .n = 1,
                                         .copies = 1});
-    forward_product(m, &w->markov_head, b->draft_in + c->dim, b->draft_bias, 1, K_EXACT);
-    forward_product(m, &w->confidence, b->draft_in, confidence, 1, K_EXACT);
+    forward_product(m, &w->markov_head, b->draft_in + c->dim, b->d_draft_bias, 1, K_EXACT);
+    forward_product(m, &w->confidence, b->draft_in, b->d_confidence, 1, K_EXACT);
+    work_to_host(m, b->draft_bias, b->d_draft_bias, n_bytes);
+    work_to_host(m, b->confidence, b->d_confidence, sizeof(*confidence));
     enum err rc = m->k.sync(&m->k, e);
+    *confidence = *b->confidence;
     for (uint32_t k = 0; k < c->vocab_size && !rc; k++)
         logits[k] += b->draft_bias[k];
     return rc;
@@ -72,7 +76,8 @@ enum err draft_propose(struct model *m, struct model_seq *s, uint32_t anchor,
                                             .d = c->dim,
                                             .eps = c->norm_eps,
                                             .round = m->rounding.value});
-    forward_product(m, &m->weights.head, b->y, b->logits, n, K_EXACT);
+    forward_product(m, &m->weights.head, b->y, b->d_logits, n, K_EXACT);
+    work_to_host(m, b->logits, b->d_logits, (size_t)n * c->vocab_size * sizeof(float));
     *out = (struct draft){.n = n, .logits = b->logits};
     struct constrain_state calls = s->work.calls; /* the guesses have to fit the run, too */
     for (uint32_t i = 0; i < n; i++) {

@@ -26,6 +26,8 @@
 #include "base/state.h"
 
 struct engine;
+struct kernels;
+struct pool;
 struct seq;
 struct tokenizer;
 
@@ -47,6 +49,8 @@ struct engine_watch {
 struct engine_options {
     enum precision precision;
     const char *backend; /* "cpu" (default when NULL), "ref", "cuda" */
+    /* A backend of the caller's own, instead of that one. pool outlives the table. */
+    enum err (*open_kernels)(struct kernels *k, struct pool *pool, struct error *e);
     const char *isa; /* for cpu: "avx512bf16", "avx512", "avx2", "portable"; NULL: best here */
     uint32_t n_threads;    /* 0: all cores */
     uint32_t chunk_tokens; /* most input tokens of one step; 0: the backend's choice */

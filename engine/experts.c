@@ -12,11 +12,13 @@
 #define N_PARTS 6 /* weight and scale of w1, w2, w3 */
 #define DEPTH (N_PARTS * 32)
 #define NO_SLOT UINT32_MAX
+#define N_STAGING 8 /* slots in flight where what is read has to be copied to the backend */
 
 enum slot_state { SLOT_EMPTY, SLOT_LOADING, SLOT_READY };
 
 struct slot {
-    uint8_t *memory; /* slot_bytes; NULL: not taken yet */
+    uint8_t *memory; /* slot_bytes that are read into; NULL: not taken yet, or given back */
+    uint8_t *home;   /* slot_bytes of the backend's memory; NULL: memory is, or not taken yet */
     enum slot_state state;
     uint32_t layer, expert;
     uint32_t n_pending; /* parts in flight */
@@ -32,7 +34,11 @@ struct experts {
     struct tier tier;
     const struct config *c;
     const struct weights *w;
+    struct kernels *k;
+    bool is_copied; /* the backend cannot read where the disk writes */
     size_t slot_bytes;
+    uint8_t *staging[N_STAGING]; /* buffers that no slot has; all of them are pinned */
+    uint32_t n_staging, n_made;
     struct slot *slots; /* [n_slots] */
     uint32_t n_slots;
     uint32_t *slot_of; /* [n_layers][most]: where an expert is, or NO_SLOT */
@@ -114,6 +120,8 @@ enum err experts_new(struct experts **out, const struct config *c, const struct 
     if (!x)
         return err_set(e, ERR_NOMEM, "cache of experts");
     x->c = c, x->w = w, x->slot_bytes = slot;
+    x->k = w->k;
+    x->is_copied = !w->k->host_memory;
     uint64_t n = (budget_bytes < all ? budget_bytes : all) / slot;
     enum err rc = n >= NO_SLOT ? err_set(e, ERR_LIMIT, "%" PRIu64 " experts", n)
                                : allocate(x, (uint32_t)n, e);
@@ -132,8 +140,17 @@ void experts_free(struct experts *x)
     if (!x)
         return;
     tier_fini(&x->tier);
-    for (uint32_t i = 0; i < x->n_slots; i++)
-        aio_buffer_free(x->slots[i].memory, x->slot_bytes);
+    for (uint32_t i = 0; i < x->n_slots; i++) {
+        if (x->is_copied && x->slots[i].memory)
+            x->staging[x->n_staging++] = x->slots[i].memory;
+        else
+            aio_buffer_free(x->slots[i].memory, x->slot_bytes);
+        x->k->free(x->k, x->slots[i].home);
+    }
+    for (uint32_t i = 0; i < x->n_staging; i++) {
+        x->k->unpin(x->k, x->staging[i]);
+        aio_buffer_free(x->staging[i], x->slot_bytes);
+    }
     free(x->slots);
     free(x->slot_of);
     free(x->runs);
@@ -244,9 +261,51 @@ static struct slot *find_room(struct experts *x)
 /* ---- loading ------------------------------------------------------------------------------
  */
 
+static bool can_read(const struct experts *x)
+{
+    return !x->is_copied || x->n_staging || x->n_made < N_STAGING;
+}
+
+static enum err take_copied(struct experts *x, struct slot *s, struct error *e)
+{
+    void *p = NULL;
+    if (!s->home) {
+        if (!(s->home = x->k->alloc(x->k, x->slot_bytes)))
+            return err_set(e, ERR_NOMEM, "%zu bytes for an expert", x->slot_bytes);
+        tier_count(&x->tier.resident_bytes, x->slot_bytes);
+    }
+    if (!x->n_staging) {
+        enum err rc = aio_buffer_new(x->slot_bytes, &p, e);
+        if (rc)
+            return rc;
+        (void)x->k->pin(x->k, p, x->slot_bytes); /* or it is copied slower */
+        x->staging[x->n_staging++] = p;
+        x->n_made++;
+    }
+    s->memory = x->staging[--x->n_staging];
+    return OK;
+}
+
+/* What was read is the backend's now, and the buffer free. */
+static void copy_home(struct experts *x, struct slot *s)
+{
+    struct k_expert *v = &s->view;
+    const void **at[N_PARTS] = {&v->w1.data, (const void **)(void *)&v->w1.scale,
+                                &v->w2.data, (const void **)(void *)&v->w2.scale,
+                                &v->w3.data, (const void **)(void *)&v->w3.scale};
+    size_t offset = 0;
+    for (int i = 0; i < N_PARTS; i++) {
+        x->k->copy_in(x->k, s->home + offset, *at[i], s->part[i].n_bytes);
+        *at[i] = s->home + offset;
+        offset += tier_room(s->part[i].n_bytes);
+    }
+}
+
 static enum err take_memory(struct experts *x, struct slot *s, struct error *e)
 {
     void *p = NULL;
+    if (x->is_copied)
+        return take_copied(x, s, e);
     enum err rc = s->memory ? OK : aio_buffer_new(x->slot_bytes, &p, e);
     if (rc || s->memory)
         return rc;
@@ -290,7 +349,7 @@ static enum err load(struct experts *x, struct slot *s, uint32_t expert, struct 
 static enum err load_missing(struct experts *x, struct error *e)
 {
     bool any = false;
-    while (x->first < x->n_missing && tier_n_free(&x->tier) >= N_PARTS) {
+    while (x->first < x->n_missing && tier_n_free(&x->tier) >= N_PARTS && can_read(x)) {
         struct slot *s = find_room(x);
         if (!s)
             break;
@@ -326,6 +385,12 @@ static enum err settle(struct experts *x, struct slot *s, struct error *e)
     s->view.w3.data = at[4], s->view.w3.scale = at[5];
     if (!rc)
         rc = experts_check(x->c, s->layer, s->expert, &s->view, e);
+    if (x->is_copied) {
+        if (!rc)
+            copy_home(x, s);
+        x->staging[x->n_staging++] = s->memory;
+        s->memory = NULL;
+    }
     s->state = SLOT_READY;
     if (rc)
         forget(x, s);
@@ -390,6 +455,8 @@ enum err experts_choose(struct experts *x, uint32_t layer, const int32_t *chosen
             x->only[chosen[i]] = 1;
     for (uint32_t k = 0; k < x->w->layers[layer].n_experts; k++) {
         uint32_t at = *slot_of(x, layer, k);
+        if (x->is_copied) /* the sizes and types of all, whatever is there */
+            x->view[k] = x->w->layers[layer].experts[k];
         if (!x->only[k])
             continue;
         x->n_left++;

@@ -16,6 +16,10 @@
  * halves with every EXPERTS_HALF_LIFE runs of that layer (CRF of Lee et al., LRFU, 2001). Among
  * about equals (the same power of two) goes the one whose layer comes again last.
  *
+ * Where the backend cannot read what the disk writes, a slot is the backend's memory, and what
+ * was read is copied there from one of a few buffers. `experts` of experts_ready then holds
+ * sizes and types of all experts, and memory of those that are there.
+ *
  * Belongs to the engine's thread. */
 #ifndef ENGINE_EXPERTS_H
 #define ENGINE_EXPERTS_H

@@ -43,11 +43,12 @@ uint32_t batch_first(const struct model *m, const struct batch *batch, uint32_t 
  */
 
 struct buffer {
-    void **p;
+    void **p;    /* memory of the backend */
+    void **host; /* and its other half, for the host; NULL: it has none */
     size_t n_bytes;
 };
 
-#define WORK_BUFFERS 48
+#define WORK_BUFFERS 56
 
 /* Every buffer of w with its size, for a batch of `cap` tokens. */
 static size_t list_buffers(const struct model *m, struct work *w, size_t cap,
@@ -59,7 +60,13 @@ static size_t list_buffers(const struct model *m, struct work *w, size_t cap,
     size_t o = (size_t)c->o_groups * c->o_lora;
     size_t n_experts = c->n_experts > c->draft_experts ? c->n_experts : c->draft_experts;
     size_t n_active = c->n_active > c->draft_active ? c->n_active : c->draft_active;
-#define ADD(member, bytes) out[k++] = (struct buffer){(void **)(void *)&w->member, (bytes)}
+#define ADD(member, bytes)                                                                     \
+    out[k++] = (struct buffer){(void **)(void *)&w->member, NULL, (bytes)}
+#define ADD_PAIR(member, bytes)                                                                \
+    out[k++] = (struct buffer)                                                                 \
+    {                                                                                          \
+        (void **)(void *)&w->d_##member, (void **)(void *)&w->member, (bytes)                  \
+    }
     ADD(x, cap * hc * D * f);
     ADD(pre, cap * hc * f);
     ADD(next_pre, cap * hc * f);
@@ -92,20 +99,25 @@ static size_t list_buffers(const struct model *m, struct work *w, size_t cap,
     ADD(yarn_sin, cap * half * f);
     ADD(row_cos, cap * half * f);
     ADD(row_sin, cap * half * f);
-    ADD(sel, cap * c->index_topk * sizeof(int32_t));
-    ADD(sel_at, m->kv_pages ? cap * c->index_topk * sizeof(int32_t) : 0);
+    ADD_PAIR(sel, cap * c->index_topk * sizeof(int32_t));
+    ADD_PAIR(sel_at, m->kv_pages ? cap * c->index_topk * sizeof(int32_t) : 0);
     ADD(blocks, cap * c->candidate_blocks * sizeof(int32_t));
-    ADD(experts, cap * n_active * sizeof(int32_t));
+    bool copies_engram = !m->k.host_memory;
+    ADD_PAIR(experts, cap * n_active * sizeof(int32_t));
     ADD(ids, cap * sizeof(uint32_t));
-    ADD(positions, cap * sizeof(uint64_t));
-    ADD(engram_ids, c->n_engram * cap * tables * sizeof(uint64_t));
-    ADD(engram_at, m->engram_cache ? cap * tables * sizeof(uint64_t) : 0);
+    ADD_PAIR(positions, cap * sizeof(uint64_t));
+    ADD_PAIR(engram_ids, c->n_engram * cap * tables * sizeof(uint64_t));
+    ADD_PAIR(engram_at, m->engram_cache || copies_engram ? cap * tables * sizeof(uint64_t) : 0);
+    ADD_PAIR(engram_codes, copies_engram ? cap * tables * c->engram_dim : 0);
+    ADD_PAIR(engram_scales, copies_engram ? cap * tables * (c->engram_dim / 32) : 0);
     ADD(keys, (size_t)m->shape.n_rings * cap * m->shape.ring_row);
     ADD(target, cap * c->n_draft_targets * D * f);
     ADD(draft_in, c->n_drafts ? (D + c->draft_rank) * f : 0);
-    ADD(draft_bias, c->n_drafts ? c->vocab_size * f : 0);
-    ADD(logits, (size_t)LOGIT_ROWS * c->vocab_size * f);
+    ADD_PAIR(draft_bias, c->n_drafts ? c->vocab_size * f : 0);
+    ADD_PAIR(confidence, c->n_drafts ? f : 0);
+    ADD_PAIR(logits, (size_t)LOGIT_ROWS * c->vocab_size * f);
 #undef ADD
+#undef ADD_PAIR
     assert(k <= WORK_BUFFERS);
     return k;
 }
@@ -114,8 +126,22 @@ static void free_buffers(struct model *m, struct work *w)
 {
     struct buffer list[WORK_BUFFERS];
     size_t n = list_buffers(m, w, 0, list);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        if (list[i].host && *list[i].host != *list[i].p)
+            free(*list[i].host);
         w->k->free(w->k, *list[i].p);
+    }
+}
+
+static bool allocate(const struct model *m, struct work *w, const struct buffer *b)
+{
+    if (!b->n_bytes)
+        return true;
+    if (!(*b->p = w->k->alloc(w->k, b->n_bytes)))
+        return false;
+    if (b->host)
+        *b->host = m->k.host_memory ? *b->p : malloc(b->n_bytes);
+    return !b->host || *b->host;
 }
 
 enum err work_reserve(struct model *m, uint32_t n, struct error *e)
@@ -132,7 +158,7 @@ enum err work_reserve(struct model *m, uint32_t n, struct error *e)
     struct buffer list[WORK_BUFFERS];
     size_t k = list_buffers(m, w, n, list);
     for (size_t i = 0; i < k; i++)
-        if (list[i].n_bytes && !(*list[i].p = m->k.alloc(&m->k, list[i].n_bytes))) {
+        if (!allocate(m, w, &list[i])) {
             free_buffers(m, w);
             free(w);
             return err_set(e, ERR_NOMEM, "%zu bytes of buffers for a batch of %u tokens",
@@ -227,10 +253,11 @@ static void rope_tables(struct model *m, const struct batch *batch)
 {
     struct work *b = m->work;
     struct k_rope_table t = {
-        .pos = b->positions, .n = batch->n, .half = m->config.rope_dim / 2};
+        .pos = b->d_positions, .n = batch->n, .half = m->config.rope_dim / 2};
     for (uint32_t k = 0; k < batch->n_runs; k++)
         for (uint32_t i = 0; i < batch->runs[k].n; i++)
             b->positions[batch->runs[k].row + i] = batch->runs[k].pos0 + i;
+    work_to_device(m, b->d_positions, b->positions, batch->n * sizeof(*b->positions));
     t.inv_freq = m->rope_plain, t.cos = b->plain_cos, t.sin = b->plain_sin;
     m->k.rope_table(&m->k, &t);
     t.inv_freq = m->rope_yarn, t.cos = b->yarn_cos, t.sin = b->yarn_sin;
@@ -288,7 +315,7 @@ static void list_held(const struct model *m, const struct work *w, struct held *
         {(void **)(void *)&h->x, w ? w->x : NULL, hc * c->dim * f},
         {(void **)(void *)&h->pre, w ? w->pre : NULL, hc * f},
         {(void **)(void *)&h->target, w ? w->target : NULL, c->n_draft_targets * c->dim * f},
-        {(void **)(void *)&h->sel, w ? w->sel : NULL, c->index_topk * sizeof(int32_t)},
+        {(void **)(void *)&h->sel, w ? w->d_sel : NULL, c->index_topk * sizeof(int32_t)},
         {(void **)(void *)&h->blocks, w ? w->blocks : NULL,
          c->candidate_blocks * sizeof(int32_t)},
     };
@@ -419,10 +446,9 @@ void forward_commit(struct model *m, const struct run *r, uint32_t n)
         size_t at = ((size_t)i * b->cap + r->row + n - 1) * c->head_dim;
         size_t n_bytes = c->head_dim * sizeof(float);
         float *pending = kv_pending(r->kv, i);
-        memset(pending, 0, 2 * n_bytes);
         if ((r->pos0 + n) % m->shape.source_ratio[i] != 0) {
-            memcpy(pending, b->u + at, n_bytes);
-            memcpy(pending + c->head_dim, b->g + at, n_bytes);
+            m->k.copy(&m->k, pending, b->u + at, n_bytes);
+            m->k.copy(&m->k, pending + c->head_dim, b->g + at, n_bytes);
         }
     }
     memcpy(r->kv->lo, r->lo, sizeof(r->lo));
@@ -446,8 +472,10 @@ enum err forward_logits(struct model *m, const float *h, uint32_t n, struct erro
                                             .round = m->rounding.value});
     m->k.linear(&m->k, &(struct k_linear){.w = &m->weights.head,
                                           .x = m->work->y,
-                                          .y = m->work->logits,
+                                          .y = m->work->d_logits,
                                           .n = n,
                                           .in = m->rounding.product});
+    work_to_host(m, m->work->logits, m->work->d_logits,
+                 (size_t)n * c->vocab_size * sizeof(float));
     return m->k.sync(&m->k, e);
 }

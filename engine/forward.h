@@ -61,7 +61,11 @@ struct batch {
 struct batch batch_of(struct run *runs, uint32_t n_runs);
 
 /* Buffers of a batch of at most `cap` tokens; all f32 unless stated, memory of the backend. D
- * is hidden_size, d head_dim. */
+ * is hidden_size, d head_dim.
+ *
+ * What the host reads or writes has two: x for the host and d_x for the ops. They are the same
+ * memory where the host may touch the backend's; elsewhere work_to_device() and work_to_host()
+ * copy, right after x was written and right before it is read. */
 struct work {
     struct kernels *k;
     uint32_t cap;
@@ -82,25 +86,41 @@ struct work {
     float *engram_gate;        /* [cap][hc] */
     float *plain_cos, *plain_sin, *yarn_cos, *yarn_sin; /* [cap][rope_dim/2] for the tokens */
     float *row_cos, *row_sin;                           /* [cap][rope_dim/2] for new rows */
-    int32_t *sel;     /* [cap][index_topk] selection of the latest index source */
-    int32_t *sel_at;  /* [cap][index_topk] the same, among the rows that are gathered */
-    int32_t *blocks;  /* [cap][candidate_blocks] of the candidate source */
-    int32_t *experts; /* [cap][n_active] */
+    int32_t *sel, *d_sel; /* [cap][index_topk] selection of the latest index source; sel: only
+                             with rows that are gathered */
+    int32_t *sel_at, *d_sel_at;   /* [cap][index_topk] the same, among those rows */
+    int32_t *blocks;              /* [cap][candidate_blocks] of the candidate source */
+    int32_t *experts, *d_experts; /* [cap][n_active] */
     uint32_t *ids;
-    uint64_t *positions;
-    uint64_t *engram_ids; /* [n_engram][cap][n_tables] */
-    uint64_t *engram_at;  /* [cap][n_tables] where the cache has them */
-    uint8_t *keys;        /* [n_rings][cap][ring_row] staged keys */
-    float *target;        /* [cap][n_draft_targets][D] streams that the draft layers are fed */
-    float *draft_in;      /* [D+rank] of the confidence head */
-    float *draft_bias;    /* [vocab] of the Markov head */
-    float *logits;        /* [LOGIT_ROWS][vocab] */
+    uint64_t *positions, *d_positions;
+    uint64_t *engram_ids, *d_engram_ids; /* [n_engram][cap][n_tables] */
+    uint64_t *engram_at, *d_engram_at;   /* [cap][n_tables] where the rows are that are read */
+    /* Rows for the ops where they are not in the backend's memory: [cap][n_tables][engram_dim]
+     * and [cap][n_tables][engram_dim/32]; NULL where they are. */
+    uint8_t *engram_codes, *d_engram_codes, *engram_scales, *d_engram_scales;
+    uint8_t *keys;   /* [n_rings][cap][ring_row] staged keys */
+    float *target;   /* [cap][n_draft_targets][D] streams that the draft layers are fed */
+    float *draft_in; /* [D+rank] of the confidence head */
+    float *draft_bias, *d_draft_bias; /* [vocab] of the Markov head */
+    float *confidence, *d_confidence; /* [1] */
+    float *logits, *d_logits;         /* [LOGIT_ROWS][vocab] */
 };
 
 #define LOGIT_ROWS 16
 
 NODISCARD enum err work_reserve(struct model *m, uint32_t n, struct error *e);
 void work_free(struct model *m);
+/* n bytes from x to d_x, and from d_x to x: nothing to do where they are the same. */
+static inline void work_to_device(struct model *m, void *d, const void *host, size_t n)
+{
+    if (!m->k.host_memory)
+        m->k.copy_in(&m->k, d, host, n);
+}
+static inline void work_to_host(struct model *m, void *host, const void *d, size_t n)
+{
+    if (!m->k.host_memory)
+        m->k.copy_out(&m->k, host, d, n);
+}
 
 /* Offset of the first token of the run that layer l works on; r->n when there is none. */
 uint32_t run_first(const struct model *m, const struct run *r, uint32_t layer);

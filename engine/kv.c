@@ -51,15 +51,28 @@ void kv_shape_init(struct kv_shape *s, const struct config *c, enum precision pr
         s->class[l] = kv_class(c, l);
 }
 
-static size_t page_round(uint64_t n)
+static size_t page_round(const struct kv *kv, uint64_t n)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t page = kv->memory->page_bytes;
     return ((size_t)n + page - 1) / page * page;
 }
 
-static size_t plane_size(const struct kv_shape *s, uint32_t plane, uint64_t n_tokens)
+static size_t plane_size(const struct kv *kv, uint32_t plane, uint64_t n_tokens)
 {
-    return page_round(state_rows(&s->planes[plane], n_tokens) * s->planes[plane].row_bytes);
+    const struct plane_spec *p = &kv->shape->planes[plane];
+    return page_round(kv, state_rows(p, n_tokens) * p->row_bytes);
+}
+
+static struct kernels *kernels_of(const struct kv *kv)
+{
+    return kv->memory->k;
+}
+
+/* Whether a plane takes memory as its rows come, and gives it back when they are cold: where
+ * memory that is not touched costs nothing there is no need to. */
+static bool is_tail(const struct kv *kv, uint32_t plane)
+{
+    return kv->pages && plane % 2 == 0 && !kernels_of(kv)->host_memory;
 }
 
 /* More of the memory for all sequences: all or nothing. */
@@ -81,41 +94,42 @@ static uint64_t resident_bytes(const struct kv *kv, uint64_t n_tokens)
     uint64_t sum = 0;
     for (uint32_t i = 0; i < kv->shape->n_planes && n_tokens; i++)
         if (i % 2 || !kv->pages)
-            sum += plane_size(kv->shape, i, n_tokens);
+            sum += plane_size(kv, i, n_tokens);
     return sum;
 }
 
-static size_t rest_bytes(const struct kv_shape *s)
+static size_t ring_bytes(const struct kv_shape *s)
 {
-    return (size_t)s->n_rings * s->window * s->ring_row +
-           ((size_t)s->n_sources + 1) * 2 * s->head_dim * sizeof(float);
+    return (size_t)s->n_rings * s->window * s->ring_row;
+}
+
+static size_t pending_bytes(const struct kv_shape *s)
+{
+    return ((size_t)s->n_sources + 1) * 2 * s->head_dim * sizeof(float);
 }
 
 enum err kv_init(struct kv *kv, const struct kv_shape *s, struct kv_memory *memory,
                  struct kv_pages *pages, struct error *e)
 {
     *kv = (struct kv){.shape = s, .memory = memory, .pages = pages, .n_firm = UINT64_MAX};
-    enum err rc = promise(kv, rest_bytes(s), e);
+    enum err rc = promise(kv, ring_bytes(s) + pending_bytes(s), e);
     if (rc)
         return rc;
-    kv->ring = calloc((size_t)s->n_rings * s->window, s->ring_row);
-    kv->pending = calloc((size_t)s->n_sources + 1, 2 * s->head_dim * sizeof(float));
+    struct kernels *k = memory->k;
+    kv->ring = k->alloc(k, ring_bytes(s));
+    kv->pending = k->alloc(k, pending_bytes(s));
     if (!kv->ring || !kv->pending) {
         kv_fini(kv);
         return err_set(e, ERR_NOMEM, "rings of a sequence");
     }
     for (uint32_t i = 0; i < s->n_planes; i++) {
-        size_t n = plane_size(s, i, s->max_tokens);
-        void *p = mmap(NULL, n ? n : 1, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                       -1, 0);
-        if (p == MAP_FAILED) {
-            rc = err_sys(e, errno, "%zu bytes of address space for plane %s", n,
-                         s->planes[i].name);
+        size_t n = plane_size(kv, i, s->max_tokens);
+        if (!(kv->plane[i] = k->reserve(k, n))) {
             kv_fini(kv);
-            return rc;
+            return err_set(e, ERR_NOMEM, "%zu bytes of address space for plane %s", n,
+                           s->planes[i].name);
         }
-        kv->plane[i] = p;
-        kv->plane_bytes[i] = n ? n : 1;
+        kv->plane_bytes[i] = n;
     }
     return OK;
 }
@@ -131,19 +145,50 @@ static void drop_pages(struct kv *kv)
     kv_pages_leave(kv->pages, kv->owner);
 }
 
+static void end_landing(struct kv *kv)
+{
+    for (uint32_t i = 0; i < STATE_MAX_PLANES; i++) {
+        if (kv->landing[i])
+            munmap(kv->landing[i], kv->plane_bytes[i]);
+        kv->landing[i] = NULL;
+    }
+}
+
 void kv_fini(struct kv *kv)
 {
     drop_pages(kv);
     if (kv->fetch.close)
         kv->fetch.close(kv->fetch.ctx);
-    if (kv->memory)
-        kv->memory->promised_bytes -= kv->promised_bytes;
+    if (!kv->memory)
+        return;
+    struct kernels *k = kernels_of(kv);
+    kv->memory->promised_bytes -= kv->promised_bytes;
+    end_landing(kv);
     for (uint32_t i = 0; i < STATE_MAX_PLANES; i++)
-        if (kv->plane[i])
-            munmap(kv->plane[i], kv->plane_bytes[i]);
-    free(kv->ring);
-    free(kv->pending);
+        k->release(k, kv->plane[i], kv->plane_bytes[i]);
+    k->free(k, kv->ring);
+    k->free(k, kv->pending);
     *kv = (struct kv){0};
+}
+
+/* The first n_bytes of a plane, or what of them is not cold, may be used from now on. */
+static enum err grow(struct kv *kv, uint32_t plane, size_t n_bytes, struct error *e)
+{
+    struct kernels *k = kernels_of(kv);
+    size_t page = kv->memory->page_bytes, from = kv->grown[plane];
+    if (is_tail(kv, plane)) {
+        size_t row = kv->shape->planes[plane].row_bytes;
+        size_t cold = kv->cold[plane / 2] * row / page * page;
+        from = from > cold ? from : cold;
+    }
+    if (n_bytes <= from)
+        return OK;
+    n_bytes = page_round(kv, n_bytes);
+    enum err rc = k->grow(k, kv->plane[plane], from, n_bytes, e);
+    if (rc)
+        return err_wrap(e, ERR_LIMIT, "plane %s", kv->shape->planes[plane].name);
+    kv->grown[plane] = n_bytes;
+    return OK;
 }
 
 enum err kv_reserve(struct kv *kv, uint64_t n_tokens, struct error *e)
@@ -163,13 +208,54 @@ enum err kv_reserve(struct kv *kv, uint64_t n_tokens, struct error *e)
     rc = promise(kv, resident_bytes(kv, n_tokens) - resident_bytes(kv, kv->reserved), e);
     if (rc)
         return err_wrap(e, rc, "%" PRIu64 " tokens", n_tokens);
-    for (uint32_t i = 0; i < s->n_planes; i++) {
-        size_t n = plane_size(s, i, n_tokens);
-        if (n && mprotect(kv->plane[i], n, PROT_READ | PROT_WRITE))
-            return err_set(e, ERR_LIMIT, "plane %s: no memory for %" PRIu64 " tokens (%s)",
-                           s->planes[i].name, n_tokens, strerror(errno));
-    }
+    for (uint32_t i = 0; i < s->n_planes; i++)
+        if (!is_tail(kv, i) && (rc = grow(kv, i, plane_size(kv, i, n_tokens), e)))
+            return err_wrap(e, rc, "%" PRIu64 " tokens", n_tokens);
     kv->reserved = n_tokens;
+    return OK;
+}
+
+/* ---- imports ------------------------------------------------------------------------------
+ */
+
+enum err kv_import_begin(struct kv *kv, uint64_t n_tokens, struct state_regions *out,
+                         struct error *e)
+{
+    const struct kv_shape *s = kv->shape;
+    bool lands = !kernels_of(kv)->host_memory;
+    end_landing(kv);
+    *out = (struct state_regions){.n_tokens = n_tokens};
+    for (uint32_t i = 0; i < s->n_planes; i++) {
+        out->plane[i] = kv->plane[i];
+        if (!lands)
+            continue;
+        void *p = mmap(NULL, kv->plane_bytes[i], PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED) {
+            end_landing(kv);
+            return err_sys(e, errno, "%zu bytes for an import of plane %s", kv->plane_bytes[i],
+                           s->planes[i].name);
+        }
+        out->plane[i] = kv->landing[i] = p;
+    }
+    return OK;
+}
+
+enum err kv_land(struct kv *kv, uint64_t n_tokens, struct error *e)
+{
+    const struct kv_shape *s = kv->shape;
+    struct kernels *k = kernels_of(kv);
+    for (uint32_t i = 0; i < s->n_planes && kv->landing[i]; i++) {
+        size_t row = s->planes[i].row_bytes;
+        size_t from = i % 2 ? 0 : kv->cold[i / 2] * row;
+        size_t to = state_rows(&s->planes[i], n_tokens) * row;
+        enum err rc = is_tail(kv, i) ? grow(kv, i, to, e) : OK;
+        if (rc)
+            return rc;
+        if (to > from)
+            k->copy_in(k, kv->plane[i] + from, kv->landing[i] + from, to - from);
+    }
+    end_landing(kv);
     return OK;
 }
 
@@ -201,9 +287,11 @@ enum err kv_leave_behind(struct kv *kv, const struct state_fetch *fetch, struct 
         size_t n = (size_t)(rows / per_page);
         enum err rc = reserve_pages(kv, i, n, e);
         uint64_t rest = rows - n * per_page; /* a page that is not full begins the tail */
+        size_t at = n * per_page * kv->shape->planes[2 * (size_t)i].row_bytes;
         if (!rc && rest)
             rc = fetch->rows(fetch->ctx, 2 * i, n * per_page, rest,
-                             kv_rows(kv, i, n * per_page), e);
+                             (kv->landing[2 * i] ? kv->landing[2 * i] : kv->plane[2 * i]) + at,
+                             e);
         if (rc)
             return rc;
         for (size_t k = 0; k < n; k++)
@@ -221,24 +309,49 @@ enum err kv_read(const struct kv *kv, uint32_t source, const struct kv_want *wan
     return kv_pages_read(kv->pages, &from, want, n, e);
 }
 
+/* n bytes of a main plane as the host can read them: where they are, or copied to *copy. */
+static enum err host_view(const struct kv *kv, uint32_t plane, size_t at, size_t n, void **copy,
+                          const uint8_t **out, struct error *e)
+{
+    struct kernels *k = kernels_of(kv);
+    if (k->host_memory || kv->landing[plane]) {
+        *out = (kv->landing[plane] ? kv->landing[plane] : kv->plane[plane]) + at;
+        return OK;
+    }
+    if (!(*copy = malloc(n ? n : 1)))
+        return err_set(e, ERR_NOMEM, "%zu bytes of plane %s", n, kv->shape->planes[plane].name);
+    k->copy_out(k, *copy, kv->plane[plane] + at, n);
+    *out = *copy;
+    return k->sync(k, e);
+}
+
 /* Rows of source i from cold[i] up to `to`, whole pages, go to the spill file. */
 static enum err spill(struct kv *kv, uint32_t i, uint64_t to, struct error *e)
 {
-    uint32_t per_page = kv_pages_rows(kv->pages, i);
+    uint32_t per_page = kv_pages_rows(kv->pages, i), plane = 2 * i;
     size_t had = kv->cold[i] / per_page, n = to / per_page - had;
+    size_t row = kv->shape->planes[plane].row_bytes, page = kv->memory->page_bytes;
+    size_t from = kv->cold[i] * row, end = to * row;
+    AUTO_FREE void *copy = NULL;
+    const uint8_t *rows = NULL;
     enum err rc = reserve_pages(kv, i, had + n, e);
-    if (rc)
+    if (rc || (rc = host_view(kv, plane, from, end - from, &copy, &rows, e)))
         return rc;
-    rc = kv_pages_write(kv->pages, i, kv_rows(kv, i, kv->cold[i]), n, kv->page[i] + had, e);
+    rc = kv_pages_write(kv->pages, i, rows, n, kv->page[i] + had, e);
     if (rc)
-        return err_wrap(e, rc, "plane %s", kv->shape->planes[2 * (size_t)i].name);
-    size_t row = kv->shape->planes[2 * (size_t)i].row_bytes, page = page_round(1);
-    size_t from = kv->cold[i] * row / page * page, end = to * row / page * page;
-    /* Advice that is refused costs memory and nothing else. */
-    if (end > from)
-        (void)madvise(kv->plane[2 * (size_t)i] + from, end - from, MADV_DONTNEED);
+        return err_wrap(e, rc, "plane %s", kv->shape->planes[plane].name);
+    struct kernels *k = kernels_of(kv);
+    if (!kv->landing[plane])
+        k->discard(k, kv->plane[plane], from / page * page, end / page * page);
     kv->cold[i] = to;
     return OK;
+}
+
+static enum err grow_tail(struct kv *kv, uint32_t i, uint64_t n_rows, struct error *e)
+{
+    if (!is_tail(kv, 2 * i))
+        return OK;
+    return grow(kv, 2 * i, n_rows * kv->shape->planes[2 * (size_t)i].row_bytes, e);
 }
 
 enum err kv_make_room(struct kv *kv, uint64_t below, uint64_t n, struct error *e)
@@ -250,8 +363,12 @@ enum err kv_make_room(struct kv *kv, uint64_t below, uint64_t n, struct error *e
         uint64_t rows = state_rows(p, kv->n_tokens > below ? kv->n_tokens : below);
         uint64_t after = rows + (n + p->ratio - 1) / p->ratio;
         uint64_t most = kv_pages_tail_rows(kv->pages, i);
-        if (after - kv->cold[i] <= most)
+        if (after - kv->cold[i] <= most) {
+            enum err rc = grow_tail(kv, i, after, e);
+            if (rc)
+                return rc;
             continue;
+        }
         uint64_t firm = state_rows(p, below);
         uint64_t to = firm / kv_pages_rows(kv->pages, i) * kv_pages_rows(kv->pages, i);
         enum err rc = to > kv->cold[i] ? spill(kv, i, to, e) : OK;
@@ -262,6 +379,8 @@ enum err kv_make_room(struct kv *kv, uint64_t below, uint64_t n, struct error *e
                            "plane %s: %" PRIu64
                            " rows may be dropped still, memory is for %" PRIu64,
                            p->name, after - kv->cold[i], most);
+        if ((rc = grow_tail(kv, i, after, e)))
+            return rc;
     }
     return OK;
 }
@@ -299,24 +418,25 @@ enum err kv_copy_rows(const struct kv *kv, uint32_t plane, uint64_t row0, uint64
     enum err rc = n_cold ? read_cold(kv, plane / 2, row0, n_cold, dst, e) : OK;
     if (rc)
         return rc;
-    memcpy((uint8_t *)dst + n_cold * row, kv->plane[plane] + (row0 + n_cold) * row,
-           (n - n_cold) * row);
-    return OK;
+    struct kernels *k = kernels_of(kv);
+    k->copy_out(k, (uint8_t *)dst + n_cold * row, kv->plane[plane] + (row0 + n_cold) * row,
+                (n - n_cold) * row);
+    return k->sync(k, e);
 }
 
 enum err kv_put_aside(struct kv *kv, struct kv_rest *out, struct error *e)
 {
     const struct kv_shape *s = kv->shape;
-    size_t ring = (size_t)s->n_rings * s->window * s->ring_row;
-    size_t pending = ((size_t)s->n_sources + 1) * 2 * s->head_dim * sizeof(float);
-    struct kv_rest copy = {
-        .ring = malloc(ring), .pending = malloc(pending), .n_tokens = kv->n_tokens};
+    struct kernels *k = kernels_of(kv);
+    struct kv_rest copy = {.ring = k->alloc(k, ring_bytes(s)),
+                           .pending = k->alloc(k, pending_bytes(s)),
+                           .n_tokens = kv->n_tokens};
     if (!copy.ring || !copy.pending) {
-        kv_rest_fini(&copy);
+        kv_rest_fini(k, &copy);
         return err_set(e, ERR_NOMEM, "a second set of rings");
     }
-    memcpy(copy.ring, kv->ring, ring);
-    memcpy(copy.pending, kv->pending, pending);
+    k->copy(k, copy.ring, kv->ring, ring_bytes(s));
+    k->copy(k, copy.pending, kv->pending, pending_bytes(s));
     memcpy(copy.lo, kv->lo, sizeof(copy.lo));
     kv_swap(kv, &copy);
     kv->n_firm = kv->n_tokens;
@@ -335,10 +455,10 @@ void kv_swap(struct kv *kv, struct kv_rest *rest)
     *rest = mine;
 }
 
-void kv_rest_fini(struct kv_rest *rest)
+void kv_rest_fini(struct kernels *k, struct kv_rest *rest)
 {
-    free(rest->ring);
-    free(rest->pending);
+    k->free(k, rest->ring);
+    k->free(k, rest->pending);
     *rest = (struct kv_rest){0};
 }
 
@@ -367,8 +487,12 @@ void kv_ring_write(struct kv *kv, uint32_t layer, uint64_t pos0, uint32_t n,
 {
     uint32_t w = kv->shape->window, row = kv->shape->ring_row;
     uint8_t *ring = kv_ring(kv, layer);
-    for (uint32_t i = n > w ? n - w : 0; i < n; i++)
-        memcpy(ring + (pos0 + i) % w * row, keys + (size_t)i * row, row);
+    struct kernels *k = kernels_of(kv);
+    for (uint32_t i = n > w ? n - w : 0, more; i < n; i += more) { /* in one piece or two */
+        uint32_t slot = (uint32_t)((pos0 + i) % w);
+        more = n - i < w - slot ? n - i : w - slot;
+        k->copy(k, ring + (size_t)slot * row, keys + (size_t)i * row, (size_t)more * row);
+    }
 }
 
 bool kv_ring_position(const struct kv *kv, uint32_t layer, uint32_t slot, uint64_t *position)

@@ -14,14 +14,16 @@
  * they were written: kv_copy_rows() and kv_gather() find them, kv_rows() may only be asked for
  * those above.
  *
- * Memory is the host's: one thread, the engine's. */
+ * Rings, unfinished groups and planes are memory of the backend. Where the host may not touch
+ * it (k->host_memory), kv_land() brings what an import filled in there, and main planes under a
+ * budget take memory for their tails only. One thread, the engine's. */
 #ifndef ENGINE_KV_H
 #define ENGINE_KV_H
 
 #include "base/state.h"
 #include "engine/config.h"
 #include "engine/engine.h"
-#include "kernels/types.h"
+#include "kernels/kernels.h"
 
 /* Layers by their place relative to the last KV source: what a clipped prefill skips. */
 enum layer_class { LAYERS_BELOW, LAYER_SOURCE, LAYERS_ABOVE, N_LAYER_CLASSES };
@@ -51,6 +53,8 @@ struct kv_want;
 /* Memory for the state of all sequences of a model: what was promised may not exceed the limit.
  * Address space costs nothing before it is touched, so only this keeps a promise. */
 struct kv_memory {
+    struct kernels *k;
+    size_t page_bytes; /* planes grow by these */
     uint64_t limit_bytes, promised_bytes;
 };
 
@@ -70,6 +74,8 @@ struct kv {
     uint64_t reserved; /* tokens there is memory for */
     uint8_t *plane[STATE_MAX_PLANES];
     size_t plane_bytes[STATE_MAX_PLANES]; /* of address space */
+    size_t grown[STATE_MAX_PLANES];       /* bytes from the start that may be used */
+    uint8_t *landing[STATE_MAX_PLANES];   /* of an import, memory of the host; NULL: none */
     uint8_t *ring;                        /* [n_rings][window][ring_row] */
     uint64_t lo[N_LAYER_CLASSES];         /* first position readable in a ring */
     /* [n_sources][2][head_dim]: value and gate of the first token of an unfinished group. It
@@ -94,6 +100,12 @@ NODISCARD enum err kv_make_room(struct kv *kv, uint64_t below, uint64_t n, struc
  * with kv, whatever this returns. Only with a budget (ERR_UNSUPPORTED). */
 NODISCARD enum err kv_leave_behind(struct kv *kv, const struct state_fetch *fetch,
                                    struct error *e);
+/* Where an import puts the rows of its planes, in memory of the host. ERR_NOMEM. */
+NODISCARD enum err kv_import_begin(struct kv *kv, uint64_t n_tokens, struct state_regions *out,
+                                   struct error *e);
+/* The rows of n_tokens that the import has put there, and that are not cold, are the planes'
+ * now. After kv_make_room(). ERR_NOMEM. */
+NODISCARD enum err kv_land(struct kv *kv, uint64_t n_tokens, struct error *e);
 /* kv_pages_read() for this one. */
 NODISCARD enum err kv_read(const struct kv *kv, uint32_t source, const struct kv_want *want,
                            size_t n, struct error *e);
@@ -111,7 +123,7 @@ struct kv_rest {
 NODISCARD enum err kv_put_aside(struct kv *kv, struct kv_rest *out, struct error *e);
 /* Exchanges them. */
 void kv_swap(struct kv *kv, struct kv_rest *rest);
-void kv_rest_fini(struct kv_rest *rest);
+void kv_rest_fini(struct kernels *k, struct kv_rest *rest);
 
 uint8_t *kv_ring(const struct kv *kv, uint32_t layer);
 /* Rows and index keys of KV source i, from row number `row` on. */
@@ -120,7 +132,7 @@ uint8_t *kv_keys(const struct kv *kv, uint32_t source, uint64_t row);
 float *kv_pending(const struct kv *kv, uint32_t source); /* [2][head_dim] */
 
 /* Writes the keys of n consecutive positions from pos0 on into a layer's ring (the last W
- * count). keys [n][ring_row]. */
+ * count). keys [n][ring_row], memory of the backend. */
 void kv_ring_write(struct kv *kv, uint32_t layer, uint64_t pos0, uint32_t n,
                    const uint8_t *keys);
 

@@ -7,6 +7,11 @@
 struct kv_gather {
     struct kv_pages *pages;
     const struct kv_shape *shape;
+    struct kernels *k;
+    uint8_t
+        *home; /* what is gathered, in the backend's memory; NULL: it can be read where it is */
+    uint8_t *tail; /* rows of a tail that were copied for the host: [tail_bytes] */
+    size_t tail_bytes;
     size_t n_words;
     uint64_t *mark;       /* [n_words] a bit per row that is wanted; all 0 between calls */
     uint32_t *before;     /* [n_words] wanted rows in front of a word */
@@ -15,7 +20,7 @@ struct kv_gather {
 };
 
 enum err kv_gather_new(struct kv_gather **out, struct kv_pages *pages,
-                       const struct kv_shape *shape, struct error *e)
+                       const struct kv_shape *shape, struct kernels *k, struct error *e)
 {
     struct kv_gather *g = calloc(1, sizeof(*g));
     uint64_t most = 0;
@@ -27,13 +32,22 @@ enum err kv_gather_new(struct kv_gather **out, struct kv_pages *pages,
             g->cap_want = room;
     }
     if (g) {
-        g->pages = pages, g->shape = shape;
+        g->pages = pages, g->shape = shape, g->k = k;
         g->n_words = most / 64 + 1;
         g->mark = calloc(g->n_words, sizeof(*g->mark));
         g->before = calloc(g->n_words, sizeof(*g->before));
         g->want = calloc(g->cap_want + 1, sizeof(*g->want));
     }
-    if (!g || !g->mark || !g->before || !g->want) {
+    bool copies = g && !k->host_memory;
+    if (copies) {
+        g->home = k->alloc(k, kv_pages_gather_bytes(pages));
+        for (uint32_t i = 0; i < shape->n_sources; i++) {
+            size_t n = (size_t)kv_pages_tail_rows(pages, i) * shape->planes[2 * i].row_bytes;
+            g->tail_bytes = n > g->tail_bytes ? n : g->tail_bytes;
+        }
+        g->tail = malloc(g->tail_bytes + 1);
+    }
+    if (!g || !g->mark || !g->before || !g->want || (copies && (!g->home || !g->tail))) {
         kv_gather_free(g);
         return err_set(e, ERR_NOMEM, "gathering KV rows");
     }
@@ -45,6 +59,8 @@ void kv_gather_free(struct kv_gather *g)
 {
     if (!g)
         return;
+    g->k->free(g->k, g->home);
+    free(g->tail);
     free(g->mark);
     free(g->before);
     free(g->want);
@@ -53,7 +69,7 @@ void kv_gather_free(struct kv_gather *g)
 
 const uint8_t *kv_gather_rows(const struct kv_gather *g)
 {
-    return kv_pages_gather(g->pages);
+    return g->home ? g->home : kv_pages_gather(g->pages);
 }
 
 /* ---- which rows ---------------------------------------------------------------------------
@@ -120,11 +136,31 @@ static void add_cold(struct kv_gather *g, size_t *n, uint64_t row, uint32_t per_
         g->want[(*n)++] = (struct kv_want){page, first, 1, dst};
 }
 
+/* The rows from the first that is not cold up to the last that is marked, as the host can read
+ * them. */
+static const uint8_t *read_tail(struct kv_gather *g, const struct kv *kv, uint32_t source)
+{
+    const uint8_t *rows = kv_rows(kv, source, kv->cold[source]);
+    size_t w = g->n_words;
+    if (!g->home)
+        return rows;
+    while (w && !g->mark[w - 1])
+        w--;
+    uint64_t end = w ? w * 64 - (uint64_t)__builtin_clzll(g->mark[w - 1]) : 0;
+    if (end > kv->cold[source]) {
+        size_t n = (size_t)(end - kv->cold[source]) * g->shape->planes[2 * source].row_bytes;
+        assert(n <= g->tail_bytes);
+        g->k->copy_out(g->k, g->tail, rows, n);
+    }
+    return g->tail;
+}
+
 /* Copies what is in the tail and lists the rest; numbers the rows. Returns the list's length.
  */
 static size_t place_rows(struct kv_gather *g, const struct kv *kv, uint32_t source)
 {
     size_t row_bytes = g->shape->planes[2 * (size_t)source].row_bytes, n = 0;
+    const uint8_t *tail = read_tail(g, kv, source);
     uint32_t per_page = kv_pages_rows(g->pages, source), at = 0;
     uint8_t *dst = kv_pages_gather(g->pages);
     for (size_t w = 0; w < g->n_words; w++) {
@@ -135,7 +171,7 @@ static size_t place_rows(struct kv_gather *g, const struct kv *kv, uint32_t sour
             if (row < kv->cold[source])
                 add_cold(g, &n, row, per_page, to, row_bytes);
             else
-                memcpy(to, kv_rows(kv, source, row), row_bytes);
+                memcpy(to, tail + (row - kv->cold[source]) * row_bytes, row_bytes);
         }
     }
     return n;
@@ -156,5 +192,9 @@ enum err kv_gather_take(struct kv_gather *g, const struct kv *kv, uint32_t sourc
     }
     unmark(g, sel, done * width);
     *n_done = done;
-    return kv_read(kv, source, g->want, n_want, e);
+    enum err rc = kv_read(kv, source, g->want, n_want, e);
+    if (!rc && g->home)
+        g->k->copy_in(g->k, g->home, kv_pages_gather(g->pages),
+                      n_rows * g->shape->planes[2 * (size_t)source].row_bytes);
+    return rc;
 }

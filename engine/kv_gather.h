@@ -10,9 +10,10 @@
 
 struct kv_gather;
 
-/* ERR_NOMEM. pages must outlive it. */
+/* ERR_NOMEM. pages and k must outlive it. */
 NODISCARD enum err kv_gather_new(struct kv_gather **out, struct kv_pages *pages,
-                                 const struct kv_shape *shape, struct error *e);
+                                 const struct kv_shape *shape, struct kernels *k,
+                                 struct error *e);
 void kv_gather_free(struct kv_gather *g);
 
 /* Gathers the rows of source `source` that are in sel [n][width] (below 0: none) for as many of
@@ -21,6 +22,7 @@ void kv_gather_free(struct kv_gather *g);
 NODISCARD enum err kv_gather_take(struct kv_gather *g, const struct kv *kv, uint32_t source,
                                   const int32_t *sel, uint32_t width, size_t n, int32_t *at,
                                   size_t *n_done, struct error *e);
+/* Memory of the backend. */
 const uint8_t *kv_gather_rows(const struct kv_gather *g);
 
 #endif

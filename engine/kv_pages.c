@@ -244,6 +244,11 @@ uint8_t *kv_pages_gather(struct kv_pages *p)
     return p->gather;
 }
 
+size_t kv_pages_gather_bytes(const struct kv_pages *p)
+{
+    return p->gather_bytes;
+}
+
 size_t kv_pages_gather_rows(const struct kv_pages *p, uint32_t source)
 {
     return p->gather_bytes / row_bytes(p->shape, source);

@@ -80,6 +80,7 @@ NODISCARD enum err kv_pages_read(struct kv_pages *p, const struct kv_origin *fro
 
 /* Room for kv_pages_gather_rows() rows of any source. */
 uint8_t *kv_pages_gather(struct kv_pages *p);
+size_t kv_pages_gather_bytes(const struct kv_pages *p);
 size_t kv_pages_gather_rows(const struct kv_pages *p, uint32_t source);
 
 /* Its counters; never NULL. */

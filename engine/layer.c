@@ -1,7 +1,7 @@
 /* The model itself, one layer at a time: read from bottom to top, forward_layer() is the whole
  * block. Section numbers are those of the model description. */
 #include <math.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/engram_cache.h"
@@ -37,6 +37,14 @@ static void observe_run(const struct model *m, const struct run *r, const char *
                          .width = width,
                          .type = type,
                          .data = (const char *)rows + (r->row + skip) * n_bytes};
+    AUTO_FREE void *copy = NULL;
+    if (!m->k.host_memory && type != OBSERVED_U64) { /* ids are the host's */
+        struct kernels *k = &model_of(r->seq->m)->k;
+        if (!(copy = malloc(n * n_bytes)))
+            return;
+        k->copy_out(k, copy, t.data, n * n_bytes);
+        t.data = copy;
+    }
     m->observer.tensor(m->observer.user, r->seq, &t);
 }
 
@@ -83,11 +91,6 @@ static void product(struct model *m, const struct k_weight *w, const float *x, f
 {
     size_t n_in = (size_t)w->n_in * (w->n_groups ? w->n_groups : 1);
     forward_product(m, w, x + first * n_in, y + first * w->n_out, n, m->rounding.value);
-}
-
-static float rounded(const struct model *m, float x)
-{
-    return m->rounding.value == K_BF16 ? k_bf16(x) : x;
 }
 
 static void norm_rows(struct model *m, float *x, const float *w, uint32_t d, size_t first,
@@ -224,13 +227,14 @@ static void store_rows(struct model *m, const struct batch *batch, uint32_t laye
         for (uint32_t k = 0; k < groups; k++)
             b->positions[n++] = (row0 + k) * c->ratio[layer];
     }
+    work_to_device(m, b->d_positions, b->positions, n * sizeof(*b->positions));
     struct k_rope rope = {.cos = b->row_cos,
                           .sin = b->row_sin,
                           .n = n,
                           .n_head = 1,
                           .half = c->rope_dim / 2,
                           .round = m->rounding.value};
-    m->k.rope_table(&m->k, &(struct k_rope_table){.pos = b->positions,
+    m->k.rope_table(&m->k, &(struct k_rope_table){.pos = b->d_positions,
                                                   .inv_freq = m->rope_yarn,
                                                   .cos = b->row_cos,
                                                   .sin = b->row_sin,
@@ -339,7 +343,7 @@ static void select_of_run(struct model *m, const struct run *r, uint32_t layer, 
                                  .w = b->iw + row * c->index_heads,
                                  .keys = kv_keys(r->kv, c->kv_of[layer], 0),
                                  .format = m->shape.key_format,
-                                 .sel = b->sel + row * c->index_topk,
+                                 .sel = b->d_sel + row * c->index_topk,
                                  .n = n,
                                  .n_row = visible_tokens(r) / c->ratio[layer],
                                  .pos0 = r->pos0 + skip,
@@ -373,9 +377,11 @@ static void select_rows(struct model *m, const struct batch *batch, uint32_t lay
                                                       .d = c->index_dim,
                                                       .format = m->shape.key_format});
     product(m, &w->weights_proj, b->h, b->iw, first, n);
-    float scale = (float)(1 / sqrt((double)c->index_dim * c->index_heads));
-    for (size_t i = 0; i < n * c->index_heads; i++)
-        iw[i] = rounded(m, iw[i] * scale);
+    m->k.scale(&m->k,
+               &(struct k_scale){.x = iw,
+                                 .n = n * c->index_heads,
+                                 .by = (float)(1 / sqrt((double)c->index_dim * c->index_heads)),
+                                 .round = m->rounding.value});
     for (uint32_t i = 0; i < batch->n_runs; i++)
         select_of_run(m, &batch->runs[i], layer, first);
 }
@@ -412,17 +418,23 @@ static void attend_cold(struct model *m, const struct run *r, uint32_t layer, ui
 {
     const struct config *c = &m->config;
     uint32_t source = c->kv_of[layer];
-    int32_t *at = m->work->sel_at + (size_t)(r->row + skip) * c->index_topk;
+    size_t offset = (size_t)(r->row + skip) * c->index_topk;
+    int32_t *at = m->work->sel_at + offset, *d_at = m->work->d_sel_at + offset;
     bool is_there =
         m->gathered.of == r && m->gathered.source == source && m->gathered.first == skip;
-    const int32_t *sel = a->sel;
+    int32_t *sel = m->work->sel + offset;
     a->rows = kv_gather_rows(m->gather);
-    a->sel = at;
+    a->sel = d_at;
+    if (!is_there)
+        work_to_host(m, sel, m->work->d_sel + offset, a->n * c->index_topk * sizeof(*sel));
     for (size_t n = a->n, done = 0; done < n; done = a->to) {
         size_t i = done * c->index_topk, k = n;
-        if (!is_there && kv_gather_take(m->gather, r->kv, source, sel + i, c->index_topk,
-                                        n - done, at + i, &k, &m->broken))
-            return;
+        if (!is_there) {
+            if (kv_gather_take(m->gather, r->kv, source, sel + i, c->index_topk, n - done,
+                               at + i, &k, &m->broken))
+                return;
+            work_to_device(m, d_at + i, at + i, k * c->index_topk * sizeof(*at));
+        }
         a->from = done;
         a->to = is_there ? n : done + k;
         m->k.attention(&m->k, a);
@@ -457,10 +469,10 @@ static void attend_of_run(struct model *m, const struct run *r, uint32_t layer, 
     if (c->ratio[layer] && visible_tokens(r) / c->ratio[layer]) {
         a.rows = kv_rows(r->kv, c->kv_of[layer], 0);
         a.row_format = m->shape.row_format;
-        a.sel = b->sel + row * c->index_topk;
+        a.sel = b->d_sel + row * c->index_topk;
         a.n_sel = c->index_topk;
         observe_run(m, r, "topk_rows", layer, first, c->index_topk, OBSERVED_I32,
-                    c->index_topk * sizeof(*b->sel), b->sel);
+                    c->index_topk * sizeof(*b->d_sel), b->d_sel);
         if (r->kv->cold[c->kv_of[layer]]) {
             attend_cold(m, r, layer, skip, &a);
             return;
@@ -506,6 +518,27 @@ static void check_expert(struct model *m, uint32_t layer, uint32_t expert)
         w->checked[expert] = 1;
 }
 
+/* Takes n rows, number ids[i] of the tables that a names, to where ops can read them, side by
+ * side, and has a name those. */
+static void engram_to_device(struct model *m, const uint64_t *ids, size_t n,
+                             struct k_engram_rows *a)
+{
+    struct work *b = m->work;
+    size_t d = a->d, n_scales = d / 32;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t id = ids[i];
+        memcpy(b->engram_codes + i * d, a->codes + id * d, d);
+        memcpy(b->engram_scales + i * n_scales, a->scales + id * n_scales, n_scales);
+        b->engram_at[i] = i;
+    }
+    work_to_device(m, b->d_engram_codes, b->engram_codes, n * d);
+    work_to_device(m, b->d_engram_scales, b->engram_scales, n * n_scales);
+    work_to_device(m, b->d_engram_at, b->engram_at, n * sizeof(*b->engram_at));
+    a->codes = b->d_engram_codes;
+    a->scales = b->d_engram_scales;
+    a->ids = b->d_engram_at;
+}
+
 /* Expands the Engram rows of n rows of the batch from `first` on; at: number of the Engram
  * layer. */
 static void look_up(struct model *m, uint32_t layer, uint32_t at, uint32_t first, size_t n)
@@ -514,10 +547,11 @@ static void look_up(struct model *m, uint32_t layer, uint32_t at, uint32_t first
     const struct engram_weights *w = &m->weights.layers[layer].engram;
     struct work *b = m->work;
     uint32_t tables = m->engram.n_tables;
-    const uint64_t *ids = b->engram_ids + ((size_t)at * b->cap + first) * tables;
+    const size_t offset = ((size_t)at * b->cap + first) * tables;
+    const uint64_t *ids = b->engram_ids + offset;
     struct k_engram_rows a = {.codes = w->codes,
                               .scales = w->scales,
-                              .ids = ids,
+                              .ids = b->d_engram_ids + offset,
                               .out = b->engram + (size_t)first * tables * c->engram_dim,
                               .n = n,
                               .n_id = tables,
@@ -527,12 +561,14 @@ static void look_up(struct model *m, uint32_t layer, uint32_t at, uint32_t first
             return;
         a.codes = engram_cache_codes(m->engram_cache);
         a.scales = engram_cache_scales(m->engram_cache);
-        a.ids = b->engram_at;
+        a.ids = b->d_engram_at;
     }
     for (size_t i = 0; i < n * tables && !m->engram_cache; i++)
         if (engram_check(c, layer, ids[i], w->scales + ids[i] * (c->engram_dim / 32),
                          &m->broken))
             return;
+    if (!m->k.host_memory)
+        engram_to_device(m, m->engram_cache ? b->engram_at : ids, n * tables, &a);
     m->k.engram_rows(&m->k, &a);
 }
 
@@ -545,15 +581,22 @@ static void observe_margins(struct model *m, const struct batch *batch, uint32_t
                             uint32_t first)
 {
     const struct layer_weights *w = &m->weights.layers[layer];
-    const float *bias = w->gate_bias;
-    float *margins = m->work->oa; /* free between attention and the next layer */
-    for (uint32_t i = first; m->observer.tensor && i < batch->n; i++) {
+    size_t n_bytes = batch->n * w->n_experts * sizeof(float);
+    if (!m->observer.tensor || batch->runs[0].block)
+        return;
+    AUTO_FREE float *bias = malloc(w->n_experts * sizeof(*bias));
+    AUTO_FREE float *route = malloc(n_bytes);
+    AUTO_FREE float *margins = calloc(batch->n, sizeof(*margins));
+    if (!bias || !route || !margins)
+        return;
+    m->k.copy_out(&m->k, bias, w->gate_bias, w->n_experts * sizeof(*bias));
+    m->k.copy_out(&m->k, route, m->work->route, n_bytes);
+    for (uint32_t i = first; i < batch->n; i++) {
         const int32_t *chosen = m->work->experts + (size_t)i * w->n_active;
         double in = HUGE_VAL, out = -HUGE_VAL;
         for (uint32_t k = 0; k < w->n_experts; k++) {
             double score =
-                sqrt(k_softplus((double)m->work->route[(size_t)i * w->n_experts + k])) +
-                (double)bias[k];
+                sqrt(k_softplus((double)route[(size_t)i * w->n_experts + k])) + (double)bias[k];
             bool is_chosen = false;
             for (uint32_t j = 0; j < w->n_active; j++)
                 is_chosen = is_chosen || chosen[j] == (int32_t)k;
@@ -564,16 +607,18 @@ static void observe_margins(struct model *m, const struct batch *batch, uint32_t
         }
         margins[i] = (float)(in - out);
     }
-    observe_f32(m, batch, "route_margin", layer, first, 1, margins);
+    float *d_margins = m->work->oa; /* free between attention and the next layer */
+    m->k.copy_in(&m->k, d_margins, margins, batch->n * sizeof(*margins));
+    observe_f32(m, batch, "route_margin", layer, first, 1, d_margins);
 }
 
 /* Experts under a budget: those in memory at once, the others as they arrive. The order of the
  * sums is not that of arrival. */
-static void run_cached(struct model *m, uint32_t layer, struct k_moe *a)
+static void run_cached(struct model *m, uint32_t layer, const int32_t *chosen, struct k_moe *a)
 {
     struct experts *x = m->experts;
     struct experts_ready ready;
-    enum err rc = experts_choose(x, layer, a->expert, a->n * a->top_k, &m->broken);
+    enum err rc = experts_choose(x, layer, chosen, a->n * a->top_k, &m->broken);
     if (!rc && experts_are_here(x)) {
         if (!experts_next(x, &ready, &m->broken)) {
             a->experts = ready.experts;
@@ -603,7 +648,8 @@ static void moe(struct model *m, const struct batch *batch, uint32_t layer, uint
     const struct layer_weights *w = &m->weights.layers[layer];
     struct work *b = m->work;
     size_t n = batch->n - first;
-    int32_t *experts = b->experts + (size_t)first * w->n_active;
+    int32_t *experts = b->d_experts + (size_t)first * w->n_active;
+    int32_t *chosen = b->experts + (size_t)first * w->n_active;
     float *weights = b->route_w + (size_t)first * w->n_active;
 
     forward_product(m, &w->gate, b->h + (size_t)first * c->dim,
@@ -631,15 +677,16 @@ static void moe(struct model *m, const struct batch *batch, uint32_t layer, uint
                       .in = m->rounding.quantised,
                       .mid = m->rounding.value,
                       .out = m->rounding.value};
+    work_to_host(m, chosen, experts, n * w->n_active * sizeof(*experts));
     if (m->experts) {
-        run_cached(m, layer, &a);
+        run_cached(m, layer, chosen, &a);
     } else {
         for (size_t i = 0; i < n * w->n_active; i++)
-            check_expert(m, layer, (uint32_t)experts[i]);
+            check_expert(m, layer, (uint32_t)chosen[i]);
         m->k.moe(&m->k, &a);
     }
     observe_margins(m, batch, layer, first);
-    observe_i32(m, batch, "route_idx", layer, first, w->n_active, b->experts);
+    observe_i32(m, batch, "route_idx", layer, first, w->n_active, b->d_experts);
     observe_f32(m, batch, "route_w", layer, first, w->n_active, b->route_w);
 }
 

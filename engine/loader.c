@@ -158,13 +158,19 @@ enum err load_vector(struct loader *ld, const char *name, uint64_t n, const floa
     return load_floats(ld, name, "", false, 1, &n, out);
 }
 
+/* What a product never takes stays in the file where the backend can read it there. */
+static enum err place(struct loader *ld, struct k_weight *w)
+{
+    return ld->k->host_memory ? OK : ld->k->pack(ld->k, w, ld->e);
+}
+
 static enum err pack(struct loader *ld, struct k_weight *w)
 {
     return ld->k->pack ? ld->k->pack(ld->k, w, ld->e) : OK;
 }
 
-enum err load_bf16(struct loader *ld, const char *name, uint64_t n_out, uint64_t n_in,
-                   struct k_weight *w)
+static enum err find_bf16(struct loader *ld, const char *name, uint64_t n_out, uint64_t n_in,
+                          struct k_weight *w)
 {
     const struct tensor *t = NULL;
     enum err rc = find(ld, name, ".weight", DTYPE_BF16, 2, (uint64_t[]){n_out, n_in}, &t);
@@ -179,10 +185,17 @@ enum err load_bf16(struct loader *ld, const char *name, uint64_t n_out, uint64_t
     return OK;
 }
 
+enum err load_bf16(struct loader *ld, const char *name, uint64_t n_out, uint64_t n_in,
+                   struct k_weight *w)
+{
+    enum err rc = find_bf16(ld, name, n_out, n_in, w);
+    return rc || ld->inventory ? rc : place(ld, w);
+}
+
 enum err load_bf16_packed(struct loader *ld, const char *name, uint64_t n_out, uint64_t n_in,
                           struct k_weight *w)
 {
-    enum err rc = load_bf16(ld, name, n_out, n_in, w);
+    enum err rc = find_bf16(ld, name, n_out, n_in, w);
     return rc || ld->inventory ? rc : pack(ld, w);
 }
 

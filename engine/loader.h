@@ -34,7 +34,7 @@ NODISCARD enum err load_norm(struct loader *ld, const char *name, uint64_t n,
 /* A bare F32 tensor. */
 NODISCARD enum err load_vector(struct loader *ld, const char *name, uint64_t n,
                                const float **out);
-/* BF16, left in the file; and packed. */
+/* BF16, left in the file where the backend can read it there; and packed. */
 NODISCARD enum err load_bf16(struct loader *ld, const char *name, uint64_t n_out, uint64_t n_in,
                              struct k_weight *w);
 NODISCARD enum err load_bf16_packed(struct loader *ld, const char *name, uint64_t n_out,

@@ -40,6 +40,7 @@ static void model_free(struct engine *engine)
     tokenizer_free(m->tokenizer);
     free(m->token_map);
     free(m->sampler);
+    free(m->pending_view);
     free(m->name);
     free(m);
 }
@@ -115,6 +116,8 @@ static enum err open_backend(struct model *m, const struct engine_options *o, st
     enum err rc = pool_new(o->n_threads, &m->pool, e);
     if (rc)
         return rc;
+    if (o->open_kernels)
+        return o->open_kernels(&m->k, m->pool, e);
     if (!strcmp(backend, "ref"))
         return kernels_ref(&m->k, m->pool, e);
     if (!strcmp(backend, "cpu"))
@@ -232,6 +235,16 @@ static enum err describe(struct model *m, const char *dir, const struct engine_o
     return o->no_weight_digest ? OK : fingerprint_model(m, &w, l->fingerprint, e);
 }
 
+/* Bytes that what is resident may take: of the machine, or of the device. 0: not known. */
+static uint64_t free_memory(const struct model *m)
+{
+    struct k_device d = {0};
+    struct kernels k = m->k; /* describe() changes nothing */
+    if (m->k.host_memory)
+        return inventory_memory();
+    return k.describe(&k, &d, NULL) ? 0 : d.free_bytes;
+}
+
 /* Everything that headers can tell is refused before anything large is read. */
 static enum err check_checkpoint(const struct model *m, struct error *e)
 {
@@ -240,7 +253,7 @@ static enum err check_checkpoint(const struct model *m, struct error *e)
     if (rc)
         return rc;
     if (!(rc = inventory_check(&v, e)))
-        rc = inventory_fits(&v, inventory_memory(), e);
+        rc = inventory_fits(&v, free_memory(m), e);
     inventory_fini(&v);
     return rc;
 }
@@ -269,7 +282,7 @@ static enum err check_budgets(const struct model *m, const struct engine_options
     uint64_t experts = smaller(o->expert_ram, experts_all_bytes(c));
     uint64_t engram = smaller(o->engram_ram, engram_cache_all_bytes(c));
     uint64_t kv = o->kv_resident; /* what it pays for is also what else would be in memory */
-    uint64_t memory = inventory_memory();
+    uint64_t memory = free_memory(m);
     if (!memory ||
         (experts <= memory && engram <= memory - experts && kv <= memory - experts - engram))
         return OK;
@@ -294,23 +307,30 @@ static enum err open_kv(struct model *m, const struct engine_options *o, struct 
     struct kv_pages_options k =
         kv_options(m, o->kv_resident, o->spill_dir ? o->spill_dir : default_spill_dir());
     enum err rc = kv_pages_new(&m->kv_pages, &k, &m->chunk_tokens, e);
-    return rc ? rc : kv_gather_new(&m->gather, m->kv_pages, &m->shape, e);
+    return rc ? rc : kv_gather_new(&m->gather, m->kv_pages, &m->shape, &m->k, e);
+}
+
+/* Where experts cannot stay mapped: half of what the other weights have left, for sequences and
+ * buffers need the rest. */
+static uint64_t expert_budget(const struct model *m, const struct engine_options *o)
+{
+    uint64_t all = experts_all_bytes(&m->config), memory = free_memory(m);
+    if (o->expert_ram || m->k.host_memory)
+        return o->expert_ram;
+    return memory && memory / 2 < all ? memory / 2 : all;
 }
 
 static enum err open_tiers(struct model *m, const char *dir, const struct engine_options *o,
                            struct error *e)
 {
     const struct config *c = &m->config;
+    uint64_t experts = expert_budget(m, o);
     enum err rc = OK;
-    if ((o->expert_ram || o->engram_ram || o->kv_resident) && !m->k.host_memory)
-        return err_set(e, ERR_UNSUPPORTED, "budgets of memory: not with this backend (%s)",
-                       m->k.numerics);
-    if ((rc = check_budgets(m, o, e)) || (!o->expert_ram && !o->engram_ram))
+    if ((rc = check_budgets(m, o, e)) || (!experts && !o->engram_ram))
         return rc;
     if ((rc = tier_files_open(&m->files, dir, m->st, e)))
         return rc;
-    if (o->expert_ram &&
-        (rc = experts_new(&m->experts, c, &m->weights, m->files, o->expert_ram, e)))
+    if (experts && (rc = experts_new(&m->experts, c, &m->weights, m->files, experts, e)))
         return rc;
     if (!o->engram_ram || !c->n_engram) /* nothing to keep */
         return OK;
@@ -318,13 +338,28 @@ static enum err open_tiers(struct model *m, const char *dir, const struct engine
 }
 
 /* What is left for sequences: not all of it, buffers of runs and other processes grow. */
-static void limit_memory(struct model *m, const struct engine_options *o)
+static enum err limit_memory(struct model *m, const struct engine_options *o, struct error *e)
 {
-    uint64_t memory = inventory_memory(), budgets = o->kv_resident;
-    budgets += smaller(o->expert_ram, experts_all_bytes(&m->config));
+    struct k_device d;
+    enum err rc = m->k.describe(&m->k, &d, e);
+    if (rc)
+        return rc;
+    m->memory.k = &m->k;
+    m->memory.page_bytes = (size_t)d.grow_bytes;
+
+    uint64_t memory = free_memory(m), budgets = o->kv_resident;
+    budgets += smaller(expert_budget(m, o), experts_all_bytes(&m->config));
     budgets += smaller(o->engram_ram, engram_cache_all_bytes(&m->config));
     memory = memory ? memory / 10 * 9 : UINT64_MAX;
     m->memory.limit_bytes = memory > budgets ? memory - budgets : 0;
+    return OK;
+}
+
+/* Buffers of runs grow with them where memory is what the machine has. A device's is divided
+ * now: a sequence that was given memory may not find that a run has none. */
+static enum err reserve_work(struct model *m, struct error *e)
+{
+    return work_reserve(m, m->k.host_memory ? LOGIT_ROWS : m->chunk_tokens, e);
 }
 
 static enum err open_all(struct model *m, const char *dir, const struct engine_options *o,
@@ -344,9 +379,10 @@ static enum err open_all(struct model *m, const char *dir, const struct engine_o
         (rc = open_tiers(m, dir, o, e)) || (rc = open_text(m, dir, e)) ||
         (rc = make_rope(m, false, &m->rope_plain, e)) ||
         (rc = make_rope(m, true, &m->rope_yarn, e)) || (rc = describe(m, dir, o, e)) ||
-        (rc = open_kv(m, o, e)) || (rc = work_reserve(m, LOGIT_ROWS, e)))
+        (rc = open_kv(m, o, e)) || (rc = reserve_work(m, e)))
         return rc;
-    limit_memory(m, o);
+    if ((rc = limit_memory(m, o, e)))
+        return rc;
     if (!(m->sampler = malloc(m->config.vocab_size * sizeof(*m->sampler))))
         return err_set(e, ERR_NOMEM, "sampler");
     return m->k.sync(&m->k, e);

@@ -70,6 +70,7 @@ struct model {
     const struct model_seq *logits_of;
     const float *logits_row;
     struct observer observer;
+    float *pending_view; /* of engine_read_pending(); NULL: not asked for */
     atomic_bool interrupted;
     struct error broken; /* a mapped weight that was read in this run and is not usable */
     char *name;

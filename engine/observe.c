@@ -2,6 +2,7 @@
 
 #include "base/auto.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/seq.h"
@@ -32,14 +33,18 @@ void engine_read_window(const struct seq *seq, uint32_t layer, int64_t *position
 {
     const struct kv *kv = &seq_of_const(seq)->kv;
     const struct kv_shape *s = kv->shape;
+    struct model *m = model_of(seq->m);
+    size_t n_bytes = (size_t)s->window * s->ring_row;
+    AUTO_FREE uint8_t *ring = calloc(1, n_bytes); /* without it: positions and zeros */
+    if (ring)
+        m->k.copy_out(&m->k, ring, kv_ring(kv, layer), n_bytes);
     for (uint32_t slot = 0; slot < s->window; slot++) {
         float *out = keys + (size_t)slot * s->head_dim;
         uint64_t position = 0;
         bool held = kv_ring_position(kv, layer, slot, &position);
         positions[slot] = held ? (int64_t)position : -1;
-        if (held)
-            k_decode_row(s->ring_format, kv_ring(kv, layer) + (size_t)slot * s->ring_row,
-                         s->head_dim, out);
+        if (held && ring)
+            k_decode_row(s->ring_format, ring + (size_t)slot * s->ring_row, s->head_dim, out);
         else
             memset(out, 0, s->head_dim * sizeof(*out));
     }
@@ -86,5 +91,12 @@ enum err engine_read_rows(const struct seq *seq, uint32_t plane, uint64_t row0, 
 const float *engine_read_pending(const struct seq *seq, uint32_t source)
 {
     const struct kv *kv = &seq_of_const(seq)->kv;
-    return kv->n_tokens % kv->shape->source_ratio[source] ? kv_pending(kv, source) : NULL;
+    struct model *m = model_of(seq->m);
+    size_t n_bytes = 2 * (size_t)kv->shape->head_dim * sizeof(float);
+    if (kv->n_tokens % kv->shape->source_ratio[source] == 0)
+        return NULL;
+    if (!m->pending_view && !(m->pending_view = malloc(n_bytes)))
+        return NULL;
+    m->k.copy_out(&m->k, m->pending_view, kv_pending(kv, source), n_bytes);
+    return m->pending_view;
 }

@@ -47,7 +47,8 @@ uint64_t engine_window_lo(const struct seq *s, uint32_t layer);
 NODISCARD enum err engine_read_rows(const struct seq *s, uint32_t plane, uint64_t row0,
                                     uint64_t n_rows, float *out, struct error *e);
 uint32_t engine_plane_width(const struct engine *m, uint32_t plane);
-/* Value and gate [2][head_dim] of the unfinished group of KV source number i; NULL if none. */
+/* Value and gate [2][head_dim] of the unfinished group of KV source number i; NULL if none.
+ * Good until the next call. */
 const float *engine_read_pending(const struct seq *s, uint32_t source);
 
 /* Tokens that the draft layers guessed since the engine was opened, and how many were right. */

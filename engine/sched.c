@@ -136,14 +136,13 @@ static struct run make_run(struct model_seq *s, const uint32_t *ids, uint64_t po
 static void keep(struct model_seq *s, const struct run *r, uint32_t n, const float *last,
                  const struct seq_digest *digest)
 {
-    size_t n_bytes = model_of_seq(s)->config.dim * sizeof(*s->last);
-    forward_commit(model_of_seq(s), r, n);
+    struct model *m = model_of_seq(s);
+    forward_commit(m, r, n);
     if (!r->held) /* those were ids of an earlier run */
         push_history(history_of(s), r->ids, n);
     s->has_last = last != NULL;
-    memset(s->last, 0, n_bytes);
     if (last)
-        memcpy(s->last, last, n_bytes);
+        m->k.copy(&m->k, s->last, last, m->config.dim * sizeof(*s->last));
     s->digest = *digest;
 }
 

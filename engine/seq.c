@@ -15,13 +15,13 @@ enum err model_seq_new(struct engine *engine, struct seq **out, struct error *e)
 {
     struct model *m = model_of(engine);
     struct model_seq *s = calloc(1, sizeof(*s));
-    if (!s || !(s->last = calloc(m->config.dim, sizeof(*s->last)))) {
+    if (!s || !(s->last = m->k.alloc(&m->k, m->config.dim * sizeof(*s->last)))) {
         free(s);
         return err_set(e, ERR_NOMEM, "sequence");
     }
     enum err rc = kv_init(&s->kv, &m->shape, &m->memory, m->kv_pages, e);
     if (rc) {
-        free(s->last);
+        m->k.free(&m->k, s->last);
         free(s);
         return rc;
     }
@@ -58,7 +58,7 @@ void model_seq_free(struct seq *seq)
     seq_drop_work(s);
     model_seq_ahead_drop(seq);
     kv_fini(&s->kv);
-    free(s->last);
+    m->k.free(&m->k, s->last);
     free(s);
 }
 
@@ -232,11 +232,9 @@ enum err model_seq_import_begin(struct seq *seq, uint64_t n_tokens, struct state
         return err_set(e, ERR_CONFLICT, "import: something is computed ahead");
     if (rc || (rc = kv_reserve(&s->kv, n_tokens, e)))
         return rc;
-    s->importing = n_tokens;
-    *out = (struct state_regions){.n_tokens = n_tokens};
-    for (uint32_t i = 0; i < s->kv.shape->n_planes; i++)
-        out->plane[i] = s->kv.plane[i];
-    return OK;
+    if (!(rc = kv_import_begin(&s->kv, n_tokens, out, e)))
+        s->importing = n_tokens;
+    return rc;
 }
 
 enum err model_seq_import_fetch(struct seq *seq, const struct state_fetch *fetch,
@@ -274,6 +272,7 @@ enum err model_seq_rebuild(struct seq *seq, const struct tape_view *tape, enum r
     if (!s->importing)
         return err_set(e, ERR_CONFLICT, "rebuild: no import is open");
     if ((rc = kv_make_room(&s->kv, s->importing, 0, e)) ||
+        (rc = kv_land(&s->kv, s->importing, e)) ||
         (rc = resume_plan(&m->config, tape, s->importing, mode, &q.plan, e)) ||
         (rc = copy_ids(&q, tape->ids + q.plan.start, q.plan.n_tokens - q.plan.start, e)))
         return rc;

@@ -42,7 +42,8 @@ struct model_seq {
     struct model_seq *next;
     struct kv kv;
     uint32_t history[CONFIG_MAX_NGRAM - 1]; /* last ids, oldest first; ENGRAM_DEAD: none */
-    float *last;   /* [dim] collapsed last row, before the final norm */
+    float *last;   /* [dim] collapsed last row, before the final norm; the backend's memory.
+                      Where has_last is not set it means nothing */
     bool has_last; /* false: the last token was not computed by all layers */
     struct open_segment open;
     struct seq_digest digest;
@@ -97,8 +98,7 @@ enum err model_step(struct engine *m, struct engine_event *events, size_t cap, s
 
 /* One run through the layers, then it is part of the sequence, with the digest of its rows.
  * fresh: a segment starts here. ERR_CANCELLED when it was interrupted: nothing has happened. */
-NODISCARD enum err seq_run(struct model_seq *s, struct run *r, bool fresh,
-                           struct error *e);
+NODISCARD enum err seq_run(struct model_seq *s, struct run *r, bool fresh, struct error *e);
 
 /* Forgets the queued work. */
 void seq_drop_work(struct model_seq *s);

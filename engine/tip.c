@@ -106,16 +106,24 @@ static void put_head(const struct model_seq *s, uint8_t **at)
     put(at, 0, 4);
 }
 
-static void put_ring(const struct kv *kv, uint32_t layer, uint8_t *out)
+/* The rings, then the unfinished groups; what may not be read is zero. */
+static void put_windows(struct model *m, const struct kv *kv, uint8_t *out)
 {
-    uint32_t row = kv->shape->ring_row;
-    for (uint32_t slot = 0; slot < kv->shape->window; slot++) {
-        uint64_t position;
-        if (kv_ring_position(kv, layer, slot, &position))
-            memcpy(out + (size_t)slot * row, kv_ring(kv, layer) + (size_t)slot * row, row);
-        else
-            memset(out + (size_t)slot * row, 0, row);
-    }
+    const struct kv_shape *s = &m->shape;
+    m->k.copy_out(&m->k, out, kv->ring, s->n_rings * ring_bytes(m));
+    for (uint32_t l = 0; l < s->n_rings; l++)
+        for (uint32_t slot = 0; slot < s->window; slot++) {
+            uint64_t position;
+            if (!kv_ring_position(kv, l, slot, &position))
+                memset(out + l * ring_bytes(m) + (size_t)slot * s->ring_row, 0, s->ring_row);
+        }
+    out += s->n_rings * ring_bytes(m);
+    if (s->n_sources)
+        m->k.copy_out(&m->k, out, kv->pending, pending_bytes(m));
+    for (uint32_t i = 0; i < s->n_sources; i++)
+        if (kv->n_tokens % s->source_ratio[i] == 0)
+            memset(out + i * (pending_bytes(m) / s->n_sources), 0,
+                   pending_bytes(m) / s->n_sources);
 }
 
 enum err model_seq_export_tip(const struct seq *seq, void *dst, struct error *e)
@@ -123,19 +131,22 @@ enum err model_seq_export_tip(const struct seq *seq, void *dst, struct error *e)
     struct model_seq view;
     const struct model_seq *s = &view;
     ahead_view(seq_of_const(seq), &view);
-    const struct model *m = model_of_seq(s);
+    struct model *m = model_of_seq(s);
     uint8_t *at = dst;
     if (s->failed || s->importing)
         return err_set(e, ERR_CONFLICT, "tip: %s",
                        s->failed ? "the sequence has failed" : "an import is open");
     put_head(s, &at);
     assert(at - (uint8_t *)dst == TIP_FIXED);
-    for (uint32_t l = 0; l < m->shape.n_rings; l++, at += ring_bytes(m))
-        put_ring(&s->kv, l, at);
-    if (m->shape.n_sources)
-        memcpy(at, s->kv.pending, pending_bytes(m));
-    at += pending_bytes(m);
-    memcpy(at, s->last, last_bytes(m));
+    put_windows(m, &s->kv, at);
+    at += m->shape.n_rings * ring_bytes(m) + pending_bytes(m);
+    if (s->has_last)
+        m->k.copy_out(&m->k, at, s->last, last_bytes(m));
+    else
+        memset(at, 0, last_bytes(m));
+    enum err rc = m->k.sync(&m->k, e);
+    if (rc)
+        return rc;
     at += last_bytes(m);
     hash_bytes(NULL, dst, (size_t)(at - (uint8_t *)dst), at);
     return OK;
@@ -233,15 +244,18 @@ enum err model_seq_import_tip(struct seq *seq, const void *tip, size_t n_bytes,
     if (h.position != s->importing)
         return err_set(e, ERR_FORMAT, "tip: position %" PRIu64 ", %" PRIu64 " tokens of planes",
                        h.position, s->importing);
-    if ((rc = kv_make_room(&s->kv, s->importing, 0, e)))
+    if ((rc = kv_make_room(&s->kv, s->importing, 0, e)) ||
+        (rc = kv_land(&s->kv, s->importing, e)))
         return rc;
     const uint8_t *at = (const uint8_t *)tip + TIP_FIXED;
-    memcpy(s->kv.ring, at, m->shape.n_rings * ring_bytes(m));
+    m->k.copy_in(&m->k, s->kv.ring, at, m->shape.n_rings * ring_bytes(m));
     at += m->shape.n_rings * ring_bytes(m);
     if (m->shape.n_sources)
-        memcpy(s->kv.pending, at, pending_bytes(m));
+        m->k.copy_in(&m->k, s->kv.pending, at, pending_bytes(m));
     at += pending_bytes(m);
-    memcpy(s->last, at, last_bytes(m));
+    m->k.copy_in(&m->k, s->last, at, last_bytes(m));
+    if ((rc = m->k.sync(&m->k, e)))
+        return rc;
     memcpy(s->kv.lo, h.lo, sizeof(h.lo));
     memcpy(s->history, h.history, sizeof(h.history));
     s->has_last = h.has_last;

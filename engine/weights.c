@@ -324,7 +324,8 @@ static void fini_layer(struct kernels *k, struct layer_weights *l)
 void weights_fini(struct weights *w)
 {
     struct draft_weights *d = &w->draft;
-    struct k_weight *packed[] = {&w->head, &d->main_proj, &d->markov_head, &d->confidence};
+    struct k_weight *packed[] = {&w->embed,        &w->head,        &d->main_proj,
+                                 &d->markov_embed, &d->markov_head, &d->confidence};
     for (uint32_t l = 0; w->layers && l < w->n_layers; l++)
         fini_layer(w->k, &w->layers[l]);
     for (size_t i = 0; i < sizeof(packed) / sizeof(*packed); i++)

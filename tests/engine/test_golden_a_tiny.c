@@ -194,6 +194,13 @@ static void run_fp32kvq(const char *backend)
     teardown(&f);
 }
 
+static void test_fenced(void **state)
+{
+    (void)state;
+    run_math("fenced", 7);
+    run_fp32kvq("fenced-ref");
+}
+
 static void test_math_ref(void **state)
 {
     (void)state;
@@ -228,9 +235,9 @@ static void test_fp32kvq_cpu(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_math_ref),          cmocka_unit_test(test_math_cpu),
-        cmocka_unit_test(test_math_single_steps), cmocka_unit_test(test_fp32kvq_ref),
-        cmocka_unit_test(test_fp32kvq_cpu),
+        cmocka_unit_test(test_math_ref),    cmocka_unit_test(test_fenced),
+        cmocka_unit_test(test_math_cpu),    cmocka_unit_test(test_math_single_steps),
+        cmocka_unit_test(test_fp32kvq_ref), cmocka_unit_test(test_fp32kvq_cpu),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,7 +99,8 @@ static uint64_t minimum(const char *name)
     x.n_tiers = engine_tiers(m, x.tiers);
     engine_free(m);
     assert_true(tier(&x, name).minimum_bytes > 0);
-    assert_int_equal(tier(&x, name).budget_bytes, 0);
+    if (!getenv("AGENTD_TEST_FENCED")) /* where nothing can stay mapped, experts have one */
+        assert_int_equal(tier(&x, name).budget_bytes, 0);
     return tier(&x, name).minimum_bytes;
 }
 

@@ -1,13 +1,16 @@
 #include "tests/support/drive.h"
 
 #include "engine/observe.h"
+#include "tests/support/fenced.h"
 #include "tests/support/test.h"
 
 struct engine *drive_open(const char *dir, const struct engine_options *o)
 {
     struct error e = {0};
     struct engine *m = NULL;
-    assert_ok(engine_open_model(&m, dir, o, &e), &e);
+    struct engine_options with = *o;
+    backend_override(&with);
+    assert_ok(engine_open_model(&m, dir, &with, &e), &e);
     return m;
 }
 

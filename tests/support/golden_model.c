@@ -5,6 +5,7 @@
 
 #include "engine/config.h"
 #include "tests/support/drive.h"
+#include "tests/support/fenced.h"
 #include "tests/support/test.h"
 
 uint32_t *golden_ids(const char *path, size_t *n)
@@ -23,11 +24,11 @@ uint32_t *golden_ids(const char *path, size_t *n)
 
 struct engine *golden_model(const char *dir, const struct golden_run *run)
 {
-    struct engine_options o = {.backend = run->backend,
-                               .precision = run->precision,
+    struct engine_options o = {.precision = run->precision,
                                .chunk_tokens = run->chunk,
                                .n_threads = 2,
                                .no_weight_digest = true};
+    backend_option(&o, run->backend);
     return drive_open(dir, &o);
 }
 

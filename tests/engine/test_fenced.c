@@ -1,0 +1,206 @@
+/* The engine on memory that the host may not touch (tests/support/fenced.h): that the fence is
+ * one, that budgets and refusals count the backend's memory, and whole test programs behind it.
+ * With AGENTD_SLOW all that run a checkpoint. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/drive.h"
+#include "tests/support/fenced.h"
+#include "tests/support/golden.h"
+#include "tests/support/test.h"
+
+#define MODEL GOLDEN "a_tiny/model"
+
+extern char **environ;
+
+/* ---- the fence ----------------------------------------------------------------------------
+ */
+
+static void touch(struct kernels *k, volatile uint8_t *p)
+{
+    (void)k;
+    *p = 1;
+}
+
+static void look(struct kernels *k, volatile uint8_t *p)
+{
+    (void)k;
+    if (*p)
+        _exit(0);
+}
+
+static void hand_in_host_memory(struct kernels *k, volatile uint8_t *p)
+{
+    float x = 1;
+    (void)p;
+    k->scale(k, &(struct k_scale){&x, 1, 2, K_EXACT});
+}
+
+static void copy_from_backend_memory(struct kernels *k, volatile uint8_t *p)
+{
+    uintptr_t at = (uintptr_t)p;
+    k->copy_in(k, (void *)at, (void *)at, 1);
+}
+
+/* What a child process does with memory of the backend ends it. */
+static void assert_ends(void (*what)(struct kernels *k, volatile uint8_t *p))
+{
+    int status = 0;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (!child) {
+        struct kernels k = {0};
+        int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        dup2(null, STDERR_FILENO);
+        signal(SIGSEGV, SIG_DFL); /* not cmocka's, which goes on with the next test */
+        signal(SIGBUS, SIG_DFL);
+        signal(SIGABRT, SIG_DFL);
+        if (fenced_ref_open(&k, NULL, NULL))
+            _exit(0);
+        what(&k, k.alloc(&k, 64));
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(status != 0);
+}
+
+static void test_fence(void **state)
+{
+    (void)state;
+    struct kernels k = {0};
+    struct error e = {0};
+    assert_ends(touch);
+    assert_ends(look);
+    assert_ends(hand_in_host_memory);
+    assert_ends(copy_from_backend_memory);
+
+    assert_ok(fenced_ref_open(&k, NULL, &e), &e);
+    float in[2] = {1, 2}, out[2] = {0}, *p = k.alloc(&k, sizeof(in));
+    int zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+    assert_int_equal(read(zero, p, 4), -1); /* the kernel cannot reach it, either */
+    assert_int_equal(errno, EFAULT);
+    close(zero);
+    k.copy_in(&k, p, in, sizeof(in));
+    k.scale(&k, &(struct k_scale){p, 2, 3, K_EXACT});
+    k.copy_out(&k, out, p, sizeof(out));
+    assert_true(out[0] == 3 && out[1] == 6);
+    assert_int_equal(fenced_bytes(), sizeof(in));
+    k.free(&k, p);
+    kernels_fini(&k);
+}
+
+/* ---- how much memory there is -------------------------------------------------------------
+ */
+
+static enum err open_with(size_t limit, uint64_t expert_ram, struct engine **m, struct error *e)
+{
+    struct engine_options o = {
+        .expert_ram = expert_ram, .chunk_tokens = 64, .no_weight_digest = true};
+    backend_option(&o, "fenced");
+    fenced_limit(limit);
+    return engine_open_model(m, MODEL, &o, e);
+}
+
+/* Whatever the memory is too small for is refused, and nothing is left behind. */
+static void test_little_memory(void **state)
+{
+    (void)state;
+    struct error e = {0};
+    struct engine *m = NULL;
+    assert_ok(open_with(SIZE_MAX, 0, &m, &e), &e);
+    size_t all = fenced_bytes();
+    engine_free(m);
+    assert_int_equal(fenced_bytes(), 0);
+    for (size_t limit = 0; limit < all; limit += all / 23) {
+        e = (struct error){0};
+        enum err rc = open_with(limit, 0, &m, &e);
+        assert_true(rc == ERR_LIMIT || rc == ERR_NOMEM);
+        assert_true(*e.msg);
+        assert_int_equal(fenced_bytes(), 0);
+    }
+    /* Room for the model and hardly a sequence. */
+    assert_ok(open_with(all + 4096, 4096, &m, &e) == ERR_LIMIT ? OK : ERR_IO, &e);
+    fenced_limit(SIZE_MAX);
+}
+
+static void test_sequences_are_counted(void **state)
+{
+    (void)state;
+    struct error e = {0};
+    struct engine *m = NULL;
+    struct seq *s[64];
+    size_t n = 0;
+    assert_ok(open_with(SIZE_MAX, 0, &m, &e), &e);
+    size_t all = fenced_bytes();
+    engine_free(m);
+    assert_ok(open_with(2 * all, 0, &m, &e), &e);
+    enum err rc = OK;
+    uint32_t ids[200] = {1, 2, 3};
+    while (n < 64 && !(rc = seq_new(m, NULL, &s[n], &e)) &&
+           !(rc = seq_input(s[n], ids, 200, PREFILL_CED, &e)))
+        n++;
+    assert_true(n > 0 && n < 64);
+    assert_true(rc == ERR_LIMIT || rc == ERR_NOMEM);
+    while (engine_has_work(m)) {
+        struct engine_event ev[8];
+        size_t n_events = 0;
+        assert_ok(engine_step(m, ev, 8, &n_events, &e), &e);
+        for (size_t i = 0; i < n_events; i++)
+            assert_true(ev[i].kind != ENGINE_DONE || ev[i].reason == END_SEGMENT);
+    }
+    engine_free(m);
+    assert_int_equal(fenced_bytes(), 0);
+    fenced_limit(SIZE_MAX);
+}
+
+/* ---- other programs -----------------------------------------------------------------------
+ */
+
+static void run_behind_fence(const char *name)
+{
+    const char *build = getenv("AGENTD_BUILD");
+    char path[256];
+    pid_t child;
+    int status = 0;
+    snprintf(path, sizeof(path), "%s/tests/engine/test_%s", build ? build : "build", name);
+    char *argv[] = {path, NULL};
+    setenv("AGENTD_TEST_FENCED", "1", 1);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    int rc = posix_spawn(&child, path, &actions, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    unsetenv("AGENTD_TEST_FENCED");
+    assert_int_equal(rc, 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (status)
+        fail_msg("test_%s behind the fence: status %#x", name, (unsigned)status);
+}
+
+static void test_programs(void **state)
+{
+    (void)state;
+    static const char *const NAMES[] = {"golden_f_segments", "golden_c_replay", "tiers_kv"};
+    static const char *const MORE[] = {
+        "golden_a_tiny",   "golden_b_long", "golden_drafts", "golden_fast", "golden_g_resume",
+        "golden_official", "ahead",         "batching",      "chunks",      "contract_model",
+        "drafts",          "resume",        "tiers"};
+    for (size_t i = 0; i < sizeof(NAMES) / sizeof(*NAMES); i++)
+        run_behind_fence(NAMES[i]);
+    for (size_t i = 0; getenv("AGENTD_SLOW") && i < sizeof(MORE) / sizeof(*MORE); i++)
+        run_behind_fence(MORE[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fence), cmocka_unit_test(test_little_memory),
+        cmocka_unit_test(test_sequences_are_counted), cmocka_unit_test(test_programs)};
+    return !!cmocka_run_group_tests(tests, NULL, NULL);
+}
