@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agentd/bus_error.h"
 #include "agentd/client.h"
 #include "agentd/daemon.h"
 #include "agentd/engine_thread.h"
@@ -351,6 +352,7 @@ int verb_serve(int argc, char **argv)
         return rc ? EXIT_USAGE : EXIT_DONE;
     }
     signal(SIGPIPE, SIG_IGN);
+    bus_error_report();
     uv_loop_init(&s->uv);
     if (!(rc = log_open(s->options.log, (enum log_level)s->options.log_level, &e)) &&
         !(rc = fault_arm_env(&e)))

@@ -12,6 +12,8 @@
 #include "base/auto.h"
 #include "base/buf.h"
 
+#define INDEX "model.safetensors.index.json"
+
 struct shard {
     char *name;
     const uint8_t *map;
@@ -229,7 +231,7 @@ static enum err parse_shard(struct safetensors *s, uint32_t shard, struct error 
 
 static enum err map_shard(struct shard *s, const char *path, struct error *e)
 {
-    AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
+    AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return err_sys(e, errno, "%s", path);
     struct stat st;
@@ -263,8 +265,9 @@ static enum err add_file(struct safetensors *s, const char *dir, const char *nam
     s->n_shards++;
     if ((rc = map_shard(shard, buf_str(&path), e)))
         return rc;
+    /* By its name alone: with paths in front there is no room for what is wrong. */
     rc = parse_shard(s, (uint32_t)(s->n_shards - 1), e);
-    return rc ? err_wrap(e, rc, "%s", buf_str(&path)) : OK;
+    return rc ? err_wrap(e, rc, "%s", name) : OK;
 }
 
 static int by_name(const void *a, const void *b)
@@ -276,9 +279,12 @@ static enum err sort_tensors(struct safetensors *s, struct error *e)
 {
     if (s->n_tensors)
         qsort(s->tensors, s->n_tensors, sizeof(*s->tensors), by_name);
-    for (size_t i = 1; i < s->n_tensors; i++)
-        if (!strcmp(s->tensors[i - 1].name, s->tensors[i].name))
-            return err_set(e, ERR_FORMAT, "tensor %.100s is in two shards", s->tensors[i].name);
+    for (size_t i = 1; i < s->n_tensors; i++) {
+        const struct tensor *a = &s->tensors[i - 1], *b = &s->tensors[i];
+        if (!strcmp(a->name, b->name))
+            return err_set(e, ERR_FORMAT, "tensor %.100s is in two shards, %.40s and %.40s",
+                           a->name, s->shards[a->shard].name, s->shards[b->shard].name);
+    }
     return OK;
 }
 
@@ -355,20 +361,22 @@ static enum err open_indexed(struct safetensors **out, const char *dir, const js
 {
     const json_t *map = json_object_get(index, "weight_map");
     if (!json_is_object(map))
-        return err_set(e, ERR_FORMAT, "no weight_map");
+        return err_set(e, ERR_FORMAT, INDEX ": no weight_map");
     AUTO_FREE const char **names = NULL;
     size_t n = 0;
     enum err rc = shard_names(map, &names, &n, e);
     if (rc)
-        return rc;
+        return err_wrap(e, rc, INDEX);
     AUTO_ST struct safetensors *s = NULL;
     if ((rc = new_set(&s, n, e)))
         return rc;
     for (size_t i = 0; i < n; i++)
         if ((rc = add_file(s, dir, names[i], e)))
             return rc;
-    if ((rc = sort_tensors(s, e)) || (rc = check_index(s, map, e)))
+    if ((rc = sort_tensors(s, e)))
         return rc;
+    if ((rc = check_index(s, map, e)))
+        return err_wrap(e, rc, INDEX);
     *out = TAKE(s);
     return OK;
 }
@@ -391,23 +399,16 @@ enum err safetensors_open_file(struct safetensors **out, const char *path, struc
 
 enum err safetensors_open_dir(struct safetensors **out, const char *dir, struct error *e)
 {
-    AUTO(buf) struct buf path = BUF_INIT(4096);
-    enum err rc = buf_printf(&path, e, "%s/model.safetensors.index.json", dir);
-    if (rc)
-        return rc;
-    AUTO_FILE FILE *f = fopen(buf_str(&path), "re");
-    if (!f) {
-        if (errno != ENOENT)
-            return err_sys(e, errno, "%s", buf_str(&path));
-        return open_one(out, dir, "model.safetensors", e);
-    }
+    AUTO(buf) struct buf text = BUF_INIT(SAFETENSORS_MAX_INDEX);
+    char path[FS_PATH_BYTES];
+    enum err rc = fs_path(path, sizeof(path), e, "%s/" INDEX, dir);
+    if (rc || (rc = fs_read_file(path, &text, e)))
+        return rc == ERR_NOTFOUND ? open_one(out, dir, "model.safetensors", e) : rc;
     json_error_t je;
-    AUTO_JSON json_t *index = json_loadf(f, JSON_REJECT_DUPLICATES, &je);
+    AUTO_JSON json_t *index = json_loadb(buf_str(&text), text.len, JSON_REJECT_DUPLICATES, &je);
     if (!index)
-        return err_set(e, ERR_FORMAT, "%s, byte %d: %.100s", buf_str(&path), je.position,
-                       je.text);
-    rc = open_indexed(out, dir, index, e);
-    return rc ? err_wrap(e, rc, "%s", buf_str(&path)) : OK;
+        return err_set(e, ERR_FORMAT, "%s, byte %d: %.100s", path, je.position, je.text);
+    return open_indexed(out, dir, index, e);
 }
 
 enum err safetensors_parse(struct safetensors **out, const uint8_t *bytes, uint64_t n,
