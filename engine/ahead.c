@@ -45,7 +45,7 @@ static enum err put_aside(struct model_seq *s, struct seq_base *b, struct error 
 }
 
 /* Forgets what is put aside: what was ahead is the sequence now. */
-static void close_ahead(struct model_seq *s)
+static void forget_base(struct model_seq *s)
 {
     struct model *m = model_of_seq(s);
     struct ahead *a = s->ahead;
@@ -147,7 +147,7 @@ void model_seq_ahead_drop(struct seq *seq)
     if (!s->ahead)
         return;
     swap_base(s, &s->ahead->base);
-    close_ahead(s);
+    forget_base(s);
 }
 
 uint64_t model_seq_ahead_tokens(const struct seq *s)
@@ -178,30 +178,28 @@ static const uint32_t *ngram_history(struct model_seq *s)
     return s->history + CONFIG_MAX_NGRAM - model_of_seq(s)->config.engram_ngram;
 }
 
-void ahead_step(struct model_seq *s)
+struct run ahead_run(struct model_seq *s, uint32_t most)
 {
-    struct model *m = model_of_seq(s);
     struct ahead *a = s->ahead;
     uint64_t left = a->n_ids - a->done;
-    uint32_t n = left < m->chunk_tokens ? (uint32_t)left : m->chunk_tokens;
     struct run r = {.seq = &s->seq,
                     .kv = &s->kv,
                     .ids = a->ids + a->done,
                     .history = ngram_history(s),
                     .pos0 = s->kv.n_tokens,
-                    .n = n};
+                    .n = left < most ? (uint32_t)left : most};
     memcpy(r.lo, s->kv.lo, sizeof(r.lo));
     memcpy(r.from, r.lo, sizeof(r.from));
     if (a->mode == PREFILL_CED)
         r.from[LAYERS_ABOVE] = UINT64_MAX;
-    enum err rc = seq_run(s, &r, a->done == 0, NULL);
-    if (rc) {
-        a->stopped = rc != ERR_CANCELLED;
-        return;
-    }
-    if (a->mode == PREFILL_CED)
-        forward_hold(m, &r, &a->held);
-    a->done += n;
+    return r;
+}
+
+void ahead_ran(struct model_seq *s, const struct run *r)
+{
+    if (s->ahead->mode == PREFILL_CED)
+        forward_hold(model_of_seq(s), r, &s->ahead->held);
+    s->ahead->done += r->n;
 }
 
 /* The ids in front of the segment's token `at`, oldest first. */
@@ -214,19 +212,19 @@ static void history_before(const struct ahead *a, uint64_t at, uint32_t *out)
     }
 }
 
-/* The layers above, on what waits and is in the tail of the queued segment. */
-static enum err run_above(struct model_seq *s, struct error *e)
+struct run ahead_run_above(struct model_seq *s, uint32_t history[CONFIG_MAX_NGRAM - 1])
 {
     const struct model *m = model_of_seq(s);
     const struct ahead *a = s->ahead;
     const struct queued *q = &s->work;
     uint64_t start = q->segment.start, end = start + a->done;
     uint64_t first = q->from[LAYERS_ABOVE] > start ? q->from[LAYERS_ABOVE] : start;
-    uint32_t history[CONFIG_MAX_NGRAM - 1];
+    if (!a->done || a->mode != PREFILL_CED)
+        return (struct run){0};
     if (first >= end) { /* the tail is still to come */
         memcpy(s->kv.lo, q->lo, sizeof(q->lo));
         s->digest = (struct seq_digest){0};
-        return OK;
+        return (struct run){0};
     }
     assert(end - first <= m->config.window);
     history_before(a, first - start, history);
@@ -239,16 +237,11 @@ static enum err run_above(struct model_seq *s, struct error *e)
                     .from = {UINT64_MAX, UINT64_MAX, first},
                     .held = &a->held};
     memcpy(r.lo, q->lo, sizeof(r.lo));
-    return seq_run(s, &r, true, e);
+    return r;
 }
 
-enum err ahead_take(struct model_seq *s, struct error *e)
+void ahead_close(struct model_seq *s)
 {
-    struct ahead *a = s->ahead;
-    enum err rc = a->done && a->mode == PREFILL_CED ? run_above(s, e) : OK;
-    if (rc)
-        return rc;
-    s->work.done = a->done;
-    close_ahead(s);
-    return OK;
+    s->work.done = s->ahead->done;
+    forget_base(s);
 }

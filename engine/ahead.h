@@ -49,11 +49,15 @@ uint64_t model_seq_ahead_tokens(const struct seq *s);
 bool ahead_fits(const struct ahead *a, const uint32_t *ids, uint64_t n, enum prefill_mode mode);
 /* Whether a step has something to compute ahead. */
 bool ahead_is_due(const struct model_seq *s);
-/* Computes one chunk. What fails here is not reported. */
-void ahead_step(struct model_seq *s);
-/* The queued segment takes over: computes what waits and is in its tail, as one run. After an
- * error the sequence is only good for seq_free. */
-NODISCARD enum err ahead_take(struct model_seq *s, struct error *e);
+/* The next chunk to compute, of at most `most` tokens. Borrows what is ahead. */
+struct run ahead_run(struct model_seq *s, uint32_t most);
+/* It is part of the sequence now, and its streams are in the work buffers still. */
+void ahead_ran(struct model_seq *s, const struct run *r);
+/* What waits and is in the tail of the queued segment, as a run of the layers above; n is 0
+ * where nothing has to run. Then, or when it has run, ahead_close() makes what was computed a
+ * part of the queued work. */
+struct run ahead_run_above(struct model_seq *s, uint32_t history[CONFIG_MAX_NGRAM - 1]);
+void ahead_close(struct model_seq *s);
 /* `view` becomes a copy of the sequence as it is without what is ahead; only to be read. */
 void ahead_view(const struct model_seq *s, struct model_seq *view);
 

@@ -68,7 +68,6 @@ enum err draft_propose(struct model *m, struct model_seq *s, uint32_t anchor,
     if (rc)
         return rc;
     struct work *b = m->work;
-    m->logits_of = NULL;
     m->k.rmsnorm(&m->k, &(struct k_rmsnorm){.x = b->h,
                                             .w = m->weights.draft.norm,
                                             .y = b->y,

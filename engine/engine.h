@@ -53,7 +53,9 @@ struct engine_options {
     enum err (*open_kernels)(struct kernels *k, struct pool *pool, struct error *e);
     const char *isa; /* for cpu: "avx512bf16", "avx512", "avx2", "portable"; NULL: best here */
     uint32_t n_threads;    /* 0: all cores */
-    uint32_t chunk_tokens; /* most input tokens of one step; 0: the backend's choice */
+    uint32_t chunk_tokens; /* most tokens of one step, 0: the backend's choice. Those that are
+                              sampled come first, a chunk of input gets the rest, but never
+                              less than a fourth of it */
     uint32_t draft_tokens; /* guesses of the draft layers to check in a step; 0: none. What is
                               generated is the same, at any temperature */
     /* Budgets in bytes, 0: none. Each works down to the minimum that engine_tiers() tells,
@@ -259,9 +261,9 @@ struct engine_event {
 /* True while any sequence has work. */
 bool engine_has_work(const struct engine *m);
 
-/* One scheduling step: at most one chunk of input and one token of every generating sequence,
- * or, with draft_tokens, up to draft_tokens + 1 of them in one event.
- * Writes at most cap events (cap >= 8; sequences beyond wait for the next step). */
+/* One scheduling step, one pass through the layers: at most one chunk of input and one token of
+ * every generating sequence, or, with draft_tokens, up to draft_tokens + 1 of them in one
+ * event. Writes at most cap events (cap >= 8; sequences beyond wait for the next step). */
 NODISCARD enum err engine_step(struct engine *m, struct engine_event *events, size_t cap,
                                size_t *n_events, struct error *e);
 

@@ -34,9 +34,16 @@ uint32_t run_first(const struct model *m, const struct run *r, uint32_t layer)
 
 uint32_t batch_first(const struct model *m, const struct batch *batch, uint32_t layer)
 {
-    for (uint32_t i = 1; i < batch->n_runs; i++)
-        assert(!run_first(m, &batch->runs[i], layer));
     return run_first(m, &batch->runs[0], layer);
+}
+
+/* Does every layer work on all of its tokens? */
+static bool is_whole(const struct run *r)
+{
+    for (int i = 0; i < N_LAYER_CLASSES; i++)
+        if (r->from[i] > r->pos0)
+            return false;
+    return !r->replay && !r->held;
 }
 
 /* ---- buffers ------------------------------------------------------------------------------
@@ -283,8 +290,10 @@ enum err forward_begin(struct model *m, const struct batch *batch, struct error 
     struct work *b = m->work;
     m->broken = (struct error){0};
     m->gathered.of = NULL;
-    for (uint32_t i = 0; i < batch->n_runs; i++)
+    for (uint32_t i = 0; i < batch->n_runs; i++) {
+        assert(i == 0 || is_whole(&batch->runs[i]));
         begin_run(m, &batch->runs[i]);
+    }
     rope_tables(m, batch);
     m->k.embed(&m->k, &(struct k_embed){.w = &m->weights.embed,
                                         .ids = b->ids,

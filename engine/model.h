@@ -66,9 +66,6 @@ struct model {
     /* Whose turn it is, so that nobody starves: for the chunk of a step, for a token. */
     struct model_seq *next_chunk, *next_turn;
     struct sampler_entry *sampler; /* [vocab] scratch */
-    /* The row of work->logits that holds the last row of this sequence; NULL: none does. */
-    const struct model_seq *logits_of;
-    const float *logits_row;
     struct observer observer;
     float *pending_view; /* of engine_read_pending(); NULL: not asked for */
     atomic_bool interrupted;

@@ -53,8 +53,6 @@ void model_seq_free(struct seq *seq)
         m->next_turn = s->next;
     if (m->next_chunk == s)
         m->next_chunk = s->next;
-    if (m->logits_of == s)
-        m->logits_of = NULL;
     seq_drop_work(s);
     model_seq_ahead_drop(seq);
     kv_fini(&s->kv);

@@ -9,7 +9,6 @@
 #include "engine/stop.h"
 
 struct ahead;
-struct run;
 
 enum work_kind { WORK_NONE, WORK_INPUT, WORK_GENERATE, WORK_REBUILD };
 
@@ -95,10 +94,6 @@ enum err model_seq_import_tip(struct seq *s, const void *tip, size_t n_bytes,
 bool model_has_work(const struct engine *m);
 enum err model_step(struct engine *m, struct engine_event *events, size_t cap, size_t *n_events,
                     struct error *e);
-
-/* One run through the layers, then it is part of the sequence, with the digest of its rows.
- * fresh: a segment starts here. ERR_CANCELLED when it was interrupted: nothing has happened. */
-NODISCARD enum err seq_run(struct model_seq *s, struct run *r, bool fresh, struct error *e);
 
 /* Forgets the queued work. */
 void seq_drop_work(struct model_seq *s);

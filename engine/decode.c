@@ -1,0 +1,195 @@
+#include "engine/decode.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/draft.h"
+#include "engine/sample.h"
+
+static_assert(CONFIG_MAX_DRAFT_BLOCK < ENGINE_EVENT_IDS, "what a step decides is one event");
+
+/* Draws the run's token at this position from a row of logits, and notes it. */
+static enum err draw(struct model *m, struct queued *q, const float *row, uint64_t position,
+                     uint32_t *id, struct error *e)
+{
+    enum err rc = sample_token(&q->sampling, &q->calls, row, m->config.vocab_size, position,
+                               m->sampler, id, e);
+    return rc ? rc : seq_note_id(q, *id, e);
+}
+
+/* Room for what the model thought of n tokens; *out stays NULL where nobody asks. */
+static enum err want_logprobs(const struct queued *q, uint32_t n, struct token_logprobs **out,
+                              struct error *e)
+{
+    if (!q->sampling.top_logprobs)
+        return OK;
+    *out = calloc(n, sizeof(**out));
+    return *out ? OK : err_set(e, ERR_NOMEM, "logprobs");
+}
+
+static void note_logprobs(const struct model *m, const struct queued *q, const float *row,
+                          uint32_t id, struct token_logprobs *out)
+{
+    if (out)
+        sample_logprobs(row, m->config.vocab_size, id, q->sampling.top_logprobs - 1, out);
+}
+
+enum err decode_first(struct event_list *l, struct model_seq *s, struct error *e)
+{
+    struct model *m = model_of_seq(s);
+    struct queued *q = &s->work;
+    struct token_logprobs *logprobs = NULL;
+    uint32_t id = 0;
+    enum err rc = forward_logits(m, s->last, 1, e);
+    if (rc || (rc = want_logprobs(q, 1, &logprobs, e)))
+        return rc;
+    if ((rc = draw(m, q, m->work->logits, s->kv.n_tokens, &id, e))) {
+        free(logprobs);
+        return rc;
+    }
+    note_logprobs(m, q, m->work->logits, id, logprobs);
+    q->has_next = true;
+    q->next = id;
+    q->n_new++;
+    struct engine_event *ev = event_add(l, s, ENGINE_TOKENS);
+    ev->first_position = s->kv.n_tokens;
+    ev->n_ids = 1;
+    ev->ids[0] = id;
+    ev->logprobs = logprobs;
+    return OK;
+}
+
+/* ---- before the pass ----------------------------------------------------------------------
+ */
+
+/* Why the run ends with this token of it, the n-th new one; END_SEGMENT: it goes on. */
+static enum end_reason end_after(const struct model *m, const struct queued *q, uint32_t id,
+                                 uint64_t n)
+{
+    if (id == m->config.eos_id)
+        return END_EOS;
+    if (q->stops)
+        return END_STOP;
+    if (n == q->max_tokens)
+        return END_LENGTH;
+    return q->cancelled ? END_CANCELLED : END_SEGMENT;
+}
+
+/* How many guesses can be of use. What was reported is computed, nothing more, at an end. */
+static uint32_t n_useful(const struct model *m, const struct queued *q)
+{
+    uint64_t left = q->max_tokens - q->n_new;
+    if (end_after(m, q, q->next, q->n_new) != END_SEGMENT)
+        return 0;
+    return left < m->draft_tokens ? (uint32_t)left : m->draft_tokens;
+}
+
+static enum err guess(struct part *p, struct error *e)
+{
+    struct model *m = model_of_seq(p->s);
+    struct queued *q = &p->s->work;
+    struct draft d;
+    uint32_t n = n_useful(m, q);
+    p->ids[0] = q->next;
+    p->n_guessed = 0;
+    if (!n)
+        return OK;
+    enum err rc = draft_propose(m, p->s, q->next, &q->sampling, n, &d, e);
+    if (rc)
+        return rc;
+    p->n_guessed = d.n;
+    memcpy(p->ids + 1, d.ids, d.n * sizeof(*d.ids));
+    return OK;
+}
+
+enum err decode_begin(struct part *p, struct run *r, struct error *e)
+{
+    struct model_seq *s = p->s;
+    struct queued *q = &s->work;
+    bool is_fresh = !q->resumes && q->n_new == 1;
+    p->digest = is_fresh ? (struct seq_digest){0} : s->digest;
+    enum err rc = guess(p, e);
+    if (rc)
+        return rc;
+    *r = part_run(s, p->ids, s->kv.n_tokens, 1 + p->n_guessed);
+    if ((rc = part_make_room(r, e)))
+        return rc;
+    return want_logprobs(q, r->n, &p->logprobs, e);
+}
+
+/* ---- after the pass -----------------------------------------------------------------------
+ */
+
+/* Which guesses were right, and what follows them. */
+struct verdict {
+    uint32_t n_right;
+    enum end_reason reason; /* END_SEGMENT: the run goes on with `next` */
+    uint32_t next;
+};
+
+/* Draws the token of every position as if there were no guesses, up to the first wrong one. */
+static enum err judge(struct part *p, const struct run *r, const float *logits,
+                      struct verdict *v, struct error *e)
+{
+    struct model *m = model_of_seq(p->s);
+    struct queued *q = &p->s->work;
+    *v = (struct verdict){0};
+    for (;; v->n_right++) {
+        uint32_t at = v->n_right;
+        const float *row = logits + (size_t)at * m->config.vocab_size;
+        part_see_row(m, p, r->pos0 + at, row);
+        v->reason = end_after(m, q, p->ids[at], q->n_new + at);
+        if (v->reason != END_SEGMENT)
+            return OK;
+        enum err rc = draw(m, q, row, r->pos0 + 1 + at, &v->next, e);
+        if (rc)
+            return rc;
+        note_logprobs(m, q, row, v->next, p->logprobs ? &p->logprobs[at] : NULL);
+        if (at == p->n_guessed || v->next != p->ids[1 + at])
+            return OK;
+    }
+}
+
+/* The right guesses and what follows them, as one event. */
+static void report(struct event_list *l, struct part *p, const struct run *r,
+                   const struct verdict *v)
+{
+    uint32_t n = v->n_right;
+    struct engine_event *ev = event_add(l, p->s, ENGINE_TOKENS);
+    memcpy(ev->ids, p->ids + 1, n * sizeof(*ev->ids));
+    if (v->reason == END_SEGMENT)
+        ev->ids[n++] = v->next;
+    ev->first_position = r->pos0 + 1;
+    ev->n_ids = n;
+    ev->n_guessed = p->n_guessed;
+    ev->n_right = v->n_right;
+    ev->logprobs = p->logprobs;
+    p->logprobs = NULL;
+}
+
+void decode_end(struct event_list *l, struct part *p, const struct run *r, const float *logits,
+                const float *h)
+{
+    struct model_seq *s = p->s;
+    struct model *m = model_of_seq(s);
+    struct queued *q = &s->work;
+    struct error e = {0};
+    struct verdict v;
+    enum err rc = judge(p, r, logits, &v, &e);
+    if (rc) {
+        part_fail(l, p, rc, &e);
+        return;
+    }
+    part_keep(p, r, 1 + v.n_right, h + (size_t)v.n_right * m->config.dim);
+    m->n_guessed += p->n_guessed;
+    m->n_guessed_right += v.n_right;
+    q->has_next = v.reason == END_SEGMENT;
+    q->next = v.next;
+    q->n_new += v.n_right + q->has_next;
+    if (v.n_right || q->has_next)
+        report(l, p, r, &v);
+    part_drop(p);
+    if (!q->has_next)
+        event_done(l, s, v.reason);
+}
