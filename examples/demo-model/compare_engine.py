@@ -31,7 +31,7 @@ def engine_logits(agentd, checkpoint, ids, width):
 def main(folder, checkpoint, agentd, tokens="2000"):
     t, n = Training(folder), int(tokens)
     t.model.set_fake_quant(False)
-    ids = Session(t.tokenizer, "compare").run(n, tools=FULL_TOOLS[0]).ids[:n]
+    ids = Session(t.tokenizer, "compare").run(n, tools=FULL_TOOLS).ids[:n]
     with rounded_weights(t.model):
         ours = t.model.head(t.model(torch.tensor([ids])))[0].numpy()
     theirs = engine_logits(agentd, checkpoint, ids, ours.shape[1])

@@ -65,7 +65,7 @@ def grade(model, session, tally, sparse=False):
 
 def session(training, seed, held_out, length, full_tools):
     s = Session(training.tokenizer, f"evaluation/{seed}", held_out)
-    return s.run(length, None, (3, 30), (1, 5), 0.3, FULL_TOOLS[0] if full_tools else None)
+    return s.run(length, None, (3, 30), (1, 5), 0.3, FULL_TOOLS if full_tools else None)
 
 
 def main():

@@ -1,14 +1,19 @@
 """Held-out accuracy through the daemon: real files, real tools, greedy.
 
-    AGENTD_SOCKET=... python evaluate_daemon.py AGENTCTL [--samples N] [--minutes M]
+    AGENTD_SOCKET=... python evaluate_daemon.py AGENTCTL [--samples N] [--minutes M] [--show]
 
-Needs a running `agentd serve --model` with the checkpoint, and no other Python package. An answer
-counts when it is, byte for byte, the one that the session generator would have given. Half of the
-sessions use words that are in no training list.
+Needs a running `agentd serve --model` with the checkpoint, and no other Python package. Each sample
+has a folder of its own, and sessions in it: short ones of one or two questions, and a long one in
+which a fact is told and files are read, listed and searched until 1,000 to 4,000 tokens lie behind;
+then it is asked for the fact, for the first file, and for what was never there. An answer counts
+when it is, byte for byte, the one that the session generator would have given; a turn's calls, when
+they are exactly those. Half of the samples use words that are in no training list. Intervals are
+Wilson's, 95 %.
 """
 import argparse
 import collections
 import json
+import math
 import os
 import random
 import subprocess
@@ -19,77 +24,182 @@ import sessions
 from words import Words
 from world import World
 
-TOOLS = "grep,list_dir,read_file"
+KINDS = ["config", "log", "csv", "passwd"]
+MODEL = ["--temperature", "0", "--thinking", "chat", "--approve", "auto", "--tools", "grep,list_dir,read_file",
+         "--max-tokens", "400"]
+ROWS = [("call", .99), ("value just read", .95), ("list, read, answer", .90), ("recall of a fact", .95),
+        ("recall of a result", .95), ("not there", .90), ("line just found", None), ("follow-up", None),
+        ("long: call", None), ("long: value just read", None), ("long: list, read, answer", None),
+        ("long: not there", None), ("long: line just found", None)]
 
 
-class Workspace:
-    """A folder with files of every kind, and the questions about them."""
+class Sample:
+    """One session with its files, and the tally of its answers."""
 
-    def __init__(self, folder, seed):
-        self.r = random.Random(f"daemon/{seed}")
-        self.folder = folder
-        self.world = World(self.r, Words(self.r, held_out=bool(seed % 2)))
-        self.files = [self.world.make(k, self.r.randint(3, 30)) for k in ("config", "log", "csv", "passwd")]
-        for f in self.files:
-            os.makedirs(os.path.join(folder, f.folder), exist_ok=True)
-            with open(os.path.join(folder, f.path), "w", encoding="utf-8") as out:
-                out.write(f.text)
+    def __init__(self, agentctl, folder, seed, show):
+        self.r, self.agentctl, self.folder, self.show = random.Random(f"daemon/{seed}"), agentctl, folder, show
+        self.words = Words(self.r, held_out=bool(seed % 2))
+        self.world = World(self.r, self.words)
+        self.seed, self.results, self.n_sessions = seed, [], 0
+        self.begin()
 
-    def questions(self, f):
-        """[(task, [prompts of one session], wanted last answer)]."""
-        r = self.r
-        (key, rest), (key2, rest2), absent = *r.sample(f.facts, 2), f.absent[0]
+    def begin(self, kind=""):
+        """A new session; kind goes in front of the rows of what is asked in it."""
+        if self.n_sessions and self.tokens:
+            self.agent("rm", self.name)
+        self.n_sessions += 1
+        self.name, self.kind, self.tokens = f"eval-{os.getpid()}-{self.seed}-{self.n_sessions}", kind, 0
+
+    # ---- the daemon ------------------------------------------------------------------------
+
+    def agent(self, *arguments):
+        return subprocess.run([self.agentctl, *arguments], capture_output=True, text=True, check=False)
+
+    def ask(self, prompt):
+        """(answer, [(tool, arguments)]) of a turn."""
+        first = ["run", *MODEL, "-C", self.folder, "-n", self.name] if not self.tokens else ["send", self.name]
+        out = self.agent(*first, "--json", prompt)
+        if not out.stdout:
+            raise SystemExit(f"agentctl {first[0]}: {out.stderr.strip()}")
+        turn = json.loads(out.stdout)
+        self.tokens = turn["ledger"]["prompt_tokens"] + turn["ledger"]["decoded"]
+        calls = []
+        for line in self.agent("logs", "--jsonl", self.name).stdout.splitlines():
+            event = json.loads(line)["params"]
+            if event.get("turnId") == turn["turnId"] and event.get("item", {}).get("kind") == "tool_call":
+                try:
+                    arguments = json.loads(event["item"]["arguments"])
+                except ValueError:
+                    arguments = None
+                calls.append((event["item"]["name"], arguments))
+        return turn["text"], calls
+
+    def grade(self, row, prompt, want, *calls):
+        """Asks; tallies the calls one by one, and the answer."""
+        got, made = self.ask(prompt)
+        for i, call in enumerate(calls):
+            self.results.append((self.kind + "call", made[i : i + 1] == [call]))
+        self.results.append((row if row.startswith("recall") else self.kind + row, got == want))
+        if self.show and (got != want or made != list(calls)):
+            print(f"{self.seed} {row}: {prompt!r}\n  want {list(calls)} {want!r}\n  got  {made} {got!r}", flush=True)
+
+    # ---- questions -------------------------------------------------------------------------
+
+    def file(self, kind):
+        while True:
+            f = self.world.make(kind, self.r.randint(3, 30))
+            path = os.path.join(self.folder, f.path)
+            if f.folder and not os.path.lexists(os.path.join(self.folder, f.folder)):
+                break
+        os.makedirs(os.path.dirname(path))
+        with open(path, "w", encoding="utf-8") as out:
+            out.write(f.text)
+        for _ in range(self.r.randint(1, 4)):  # what else lies in the folder
+            other = os.path.join(os.path.dirname(path), self.words.word() + self.r.choice((".md", ".c", ".py", ".json")))
+            with open(other, "w", encoding="utf-8") as out:
+                out.write("nothing\n")
+        return f
+
+    def form(self, forms, key, **names):
+        quoted = f"`{key}`" if self.r.random() < sessions.QUOTED and not key.startswith("the ") else key
+        return self.r.choice(forms).format(k=quoted, **names)
+
+    def read(self, f):
+        key, rest = self.r.choice(f.facts)
+        self.grade("value just read", self.form(sessions.READ, key, p=f.path), key + rest,
+                   ("read_file", {"path": f.path}))
+        return key
+
+    def list_read(self, f):
+        key, rest = self.r.choice(f.facts)
         stem = f.name.rpartition(".")[0] or f.name
-        line = next(i for i, x in enumerate(f.lines) if key + rest in x)
-        quote = lambda k: f"`{k}`" if r.random() < sessions.QUOTED else k
-        read = r.choice(sessions.READ).format(p=f.path, k=quote(key))
-        yield "value just read", [read], key + rest
-        yield "list, read, answer", [r.choice(sessions.LIST_READ).format(t=stem, d=f.folder, k=quote(key))], key + rest
-        yield "follow-up", [read, r.choice(sessions.ASK).format(k=quote(key2))], key2 + rest2
-        yield "not there", [r.choice(sessions.READ).format(p=f.path, k=quote(absent))], absent + sessions.MISSING
-        if sum(key in x for x in f.lines) == 1:
-            found = f"{f.path}:{line + 1}:{f.lines[line]}"
-            yield "line just found", [r.choice(sessions.GREP).format(p=f.path, k=quote(key))], found
-            yield "not there", [r.choice(sessions.GREP).format(p=f.path, k=quote(absent))], absent + sessions.MISSING
+        self.grade("list, read, answer", self.form(sessions.LIST_READ, key, t=stem, d=f.folder), key + rest,
+                   ("list_dir", {"path": f.folder}), ("read_file", {"path": f.path}))
+
+    def read_absent(self, f):
+        key = f.absent.pop()
+        self.grade("not there", self.form(sessions.READ, key, p=f.path), key + sessions.MISSING,
+                   ("read_file", {"path": f.path}))
+
+    def grep(self, f):
+        once = [(k, i) for i, x in enumerate(f.lines) for k, _ in f.facts if k in x and sum(k in y for y in f.lines) == 1]
+        if once:
+            key, at = self.r.choice(once)
+            self.grade("line just found", self.form(sessions.GREP, key, p=f.path), f"{f.path}:{at + 1}:{f.lines[at]}",
+                       ("grep", {"pattern": key, "path": f.path}))
+
+    def ask_again(self, row, key, rest):
+        self.grade(row, self.form(sessions.ASK, key), key + rest)
+
+    def run(self):
+        kind = KINDS[self.seed // 2 % 4]
+        self.list_read(self.file(kind))
+        self.begin()
+        self.read_absent(self.file(kind))
+        self.begin()
+        self.grep(self.file(kind))
+        self.begin()
+        f = self.file(kind)
+        asked = self.read(f)
+        self.ask_again("follow-up", *self.r.choice([x for x in f.facts if x[0] != asked]))
+        self.begin("long: ")
+        self.long()
+        self.begin()
+
+    def long(self):
+        r = self.r
+        key = f"the {r.choice(sessions.THINGS)} of {self.words.word()}"
+        rest = " is " + self.world.value()
+        self.grade("told", r.choice(sessions.REMEMBER).format(f=key + rest), "OK.")
+        first = self.file(r.choice(KINDS))
+        asked = self.read(first)
+        begun, far = self.tokens, r.randint(1000, 3900)
+        while self.tokens - begun < far:
+            r.choice((self.list_read, self.list_read, self.read_absent, self.grep, self.read))(self.file(r.choice(KINDS)))
+        self.ask_again("recall of a fact", key, rest)
+        self.ask_again("recall of a result", *r.choice([x for x in first.facts if x[0] != asked]))
+        self.ask_again("not there", first.absent.pop(), sessions.MISSING)
 
 
-def ask(agentctl, folder, prompts):
-    """The last answer of a session that is asked the prompts in turn."""
-    text, name = "", None
-    for p in prompts:
-        start = ["run", "--temperature", "0", "--thinking", "chat", "--approve", "auto", "--tools", TOOLS, "-C", folder, "-n"]
-        if name is None:
-            name = f"eval-{os.getpid()}-{time.monotonic_ns()}"
-            command = [agentctl, *start, name, "--json", p]
-        else:
-            command = [agentctl, "send", name, "--json", p]
-        out = subprocess.run(command, capture_output=True, text=True, check=False)
-        text = json.loads(out.stdout).get("text", "") if out.stdout else f"[{out.stderr.strip()}]"
-    subprocess.run([agentctl, "rm", name], capture_output=True, check=False)
-    return text
+def interval(right, n, z=1.96):
+    p, d = right / n, 1 + z * z / n
+    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return (p + z * z / (2 * n) - half) / d, (p + z * z / (2 * n) + half) / d
+
+
+def table(tally):
+    yield "| task | must reach | words of training | unseen words | all | 95 % |"
+    yield "|---|---|---|---|---|---|"
+    for row, must in ROWS:
+        results = tally[row]
+        if not results:
+            continue
+        cell = [f"{sum(ok for ok, held in results if held == h)}/{sum(held == h for _, held in results)}" for h in (0, 1)]
+        right, n = sum(ok for ok, _ in results), len(results)
+        low, high = interval(right, n)
+        yield (f"| {row} | {must or ''} | {cell[0]} | {cell[1]} | {right}/{n} = {right / n:.3f} | "
+               f"{low:.3f} to {high:.3f} |")
 
 
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("agentctl")
-    p.add_argument("--samples", type=int, default=500, help="of each task")
+    p.add_argument("--samples", type=int, default=500, help="of each row")
     p.add_argument("--minutes", type=float, default=1e9)
-    p.add_argument("--show", action="store_true", help="print what was answered instead")
+    p.add_argument("--first", type=int, default=0, help="first seed")
+    p.add_argument("--show", action="store_true", help="print what was wrong")
     a = p.parse_args()
-    tally, end, seed = collections.defaultdict(list), time.monotonic() + 60 * a.minutes, 0
-    while time.monotonic() < end and (not tally or min(map(len, tally.values())) < a.samples):
+    tally, seed = collections.defaultdict(list), a.first
+    begun = time.monotonic()
+    while time.monotonic() < begun + 60 * a.minutes and any(len(tally[row]) < a.samples for row, must in ROWS if must):
         with tempfile.TemporaryDirectory() as folder:
-            w = Workspace(folder, seed)
-            for task, prompts, want in w.questions(w.files[seed // 2 % 4]):
-                got = ask(a.agentctl, folder, prompts)
-                tally[task].append((got == want, bool(seed % 2)))
-                if a.show and got != want:
-                    print(f"{task}: {prompts[-1]!r}\n  want {want!r}\n  got  {got!r}", flush=True)
+            sample = Sample(a.agentctl, folder, seed, a.show)
+            sample.run()
+            for row, ok in sample.results:
+                tally[row].append((ok, seed % 2))
         seed += 1
-    for task, results in sorted(tally.items()):
-        n, unseen = len(results), [ok for ok, held_out in results if held_out]
-        right = sum(ok for ok, _ in results)
-        print(f"{task:20} {right}/{n} {right / n:.3f}   unseen words {sum(unseen)}/{len(unseen)}")
+    print(f"{seed - a.first} sessions, {time.monotonic() - begun:.0f} s")
+    print("\n".join(table(tally)))
 
 
 if __name__ == "__main__":

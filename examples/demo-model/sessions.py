@@ -119,31 +119,36 @@ class Session:
         key, rest = self.pick(f, r.random() < miss)
         self.asked(GREP, key, p=f.path)
         self.says(prompts.call("grep", pattern=key, path=f.path), "call")
-        self.after_grep(f.path, key, [] if rest is None else [x for x in f.lines if key in x],
+        self.after_grep(key, [] if rest is None else [(f.path, x) for x in f.lines if key in x],
                         "[no match in 1 files]\n")
 
-    def after_grep(self, path, key, lines, otherwise):
+    def after_grep(self, key, hits, otherwise):
+        """hits: (path, line) of what was found."""
         number, text = 0, ""
-        for line in lines:
+        for path, line in hits:
             number += self.r.randint(1, 90)
             text += f"{path}:{number}:{line}\n"
         source = self.result(text or otherwise)
-        if lines:
+        if hits:
             self.says(prompts.answer(text.split("\n")[0]), "grep", source)
         else:
             self.says(prompts.answer(key + MISSING), "miss:grep", source)
 
     def grep_all(self, lines, follow, miss):
         r = self.r
-        hits = [self.world.code_line() for _ in range(r.randint(1, 3))]
-        key, path = hits[0][1], self.world.folder() + "/" + self.w.word() + r.choice((".c", ".py", ".md", ".h"))
         if r.random() < 0.4:
             f = self.file((1, 1))
-            key, path, hits = f.facts[0][0], f.path, [(f.lines[-1], "")]
+            key, hits = f.facts[0][0], [(f.path, f.lines[-1])]
+        else:
+            line, key = self.world.code_line()
+            hits = sorted((self.source_path(), line) for _ in range(r.choice((1, 1, 2, 3, 6, 12))))
+            hits = [(path, self.world.code_line(key)[0] if r.random() < 0.7 else line) for path, line in hits]
         self.asked(GREP_ALL, key)
         self.says(prompts.call("grep", pattern=key), "call")
-        self.after_grep(path, key, [] if r.random() < miss else [h[0] for h in hits],
-                        f"[no match in {r.randint(2, 99)} files]\n")
+        self.after_grep(key, [] if r.random() < miss else hits, f"[no match in {r.randint(2, 99)} files]\n")
+
+    def source_path(self):
+        return f"{self.world.folder() or self.w.word()}/{self.w.word()}{self.r.choice(('.c', '.py', '.md', '.h'))}"
 
     def listing(self, f):
         """A folder that holds f; no other file of its extension."""
@@ -159,6 +164,12 @@ class Session:
                 entries[name + "." + r.choice(others)] = f"\t{r.randint(20, 9000)}"
         return "".join(name + entries[name] + "\n" for name in sorted(entries))
 
+    def file_in_folder(self, lines):
+        while True:
+            f = self.file(lines)
+            if f.folder:
+                return f
+
     def named(self, f):
         """How a user names a file without its whole name: its stem, or its kind."""
         stem, _, ending = f.name.rpartition(".")
@@ -169,7 +180,7 @@ class Session:
         return ending if f.kind == "config" else KIND_WORD[f.kind]
 
     def list_read(self, lines, follow, miss):
-        f, r = self.file(lines), self.r
+        f, r = self.file_in_folder(lines), self.r
         key, rest = self.pick(f, r.random() < miss)
         self.asked(LIST_READ, key, t=self.named(f), d=f.folder)
         self.says(prompts.call("list_dir", path=f.folder), "call")
@@ -178,7 +189,7 @@ class Session:
         self.after_reading(f, key, rest, follow, miss)
 
     def list_only(self, lines, follow, miss):
-        f = self.file((1, 1))
+        f = self.file_in_folder((1, 1))
         self.user(self.r.choice(WHICH).format(t=self.named(f), d=f.folder))
         self.says(prompts.call("list_dir", path=f.folder), "call")
         source = self.result(self.listing(f))

@@ -12,6 +12,7 @@ import collections
 import json
 import os
 import random
+import shutil
 import signal
 import time
 
@@ -28,8 +29,14 @@ from sessions import Session
 from tokenizer import Tokenizer
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-FULL_TOOLS = [["grep", "list_dir", "read_file"], sorted(prompts.TOOLS)]
+FULL_TOOLS = ["grep", "list_dir", "read_file"]
+OTHER_TOOLS = sorted(set(prompts.TOOLS) - set(FULL_TOOLS))
 SAVE_SECONDS, LOG_STEPS = 120, 25
+
+
+def full_tools(r):
+    """The three tools that the model calls, now and then with one or two that it does not."""
+    return FULL_TOOLS + (r.sample(OTHER_TOOLS, r.randint(1, 2)) if r.random() < 0.3 else [])
 
 
 def batch(tokenizer, recipe, phase, step):
@@ -38,9 +45,10 @@ def batch(tokenizer, recipe, phase, step):
     shape = r.choices(phase["shapes"], [s["share"] for s in phase["shapes"]])[0]
     ids, weights, probes, T = [], [], [], shape["length"]
     for b in range(shape["batch"]):
-        s = Session(tokenizer, f"{recipe['seed']}/{step}/{b}", context_weight=recipe["context_weight"])
-        tools = FULL_TOOLS[r.random() < 0.3] if shape.get("full_tools") else None
-        s.run(T + 1, shape.get("turns"), shape["lines"], shape["follow"], recipe["miss"], tools)
+        s = Session(tokenizer, f"{recipe['seed']}/{step}/{b}",
+                    context_weight=phase.get("context_weight", recipe["context_weight"]))
+        tools = full_tools(r) if shape.get("full_tools") else None
+        s.run(T + 1, phase.get("turns"), shape["lines"], shape["follow"], recipe["miss"], tools)
         ids.append(s.ids[: T + 1])
         weights.append(s.weights[: T + 1])
         probes += [(b, at, n, tag) for at, n, tag, _ in s.probes if at + n <= T + 1]
@@ -74,7 +82,7 @@ class Training:
             self.recipe = json.load(f)
         self.folder, r = folder, self.recipe
         if not os.path.exists(os.path.join(folder, "tokenizer.json")):
-            make_tokenizer.main(os.path.join(HERE, "config.json"), folder)
+            self.begin(folder, master)
         self.tokenizer = Tokenizer.load(os.path.join(folder, "tokenizer.json"))
         torch.manual_seed(r["seed"])
         config = load_config(os.path.join(folder, "config.json"))
@@ -90,6 +98,16 @@ class Training:
             self.load_master(master)
         if phase_name and phase_name != self.phase:
             self.phase, self.phase_step = phase_name, 0
+
+    @staticmethod
+    def begin(folder, master):
+        """config.json and tokenizer.json: new ones, or those that the weights were trained with."""
+        if master is None:
+            make_tokenizer.main(os.path.join(HERE, "config.json"), folder)
+            return
+        os.makedirs(folder, exist_ok=True)
+        for name in ("config.json", "tokenizer.json"):
+            shutil.copyfile(os.path.join(HERE, "checkpoint", name), os.path.join(folder, name))
 
     @property
     def path(self):

@@ -22,7 +22,7 @@ class File:
 
     @property
     def path(self):
-        return f"{self.folder}/{self.name}"
+        return f"{self.folder}/{self.name}" if self.folder else self.name
 
     @property
     def text(self):
@@ -43,7 +43,10 @@ class World:
                 return x
 
     def folder(self):
+        """Where a file lies; "" is the workspace itself."""
         r = self.r
+        if r.random() < 0.08:
+            return ""
         if r.random() < 0.5:
             return r.choice(DIRS)
         return self.w.word() if r.random() < 0.6 else r.choice(DIRS) + "/" + self.w.word()
@@ -72,15 +75,21 @@ class World:
         heads = [w.word() for _ in range(max(1, n // 3))]
         tails = [w.word() for _ in range(max(2, n // 2))]
         plain = r.random() < 0.15
+        style = r.choice((str.upper, str.capitalize)) if r.random() < 0.15 else None
+        if style is str.capitalize:
+            joint = ""
 
         def key():
+            if style:
+                return joint.join(map(style, (r.choice(heads), r.choice(tails), w.word())[r.randrange(2) :]))
             if plain:
                 return w.word()
             if r.random() < 0.15:
                 return w.word() + joint + w.word()
             return r.choice(heads) + joint + r.choice(tails if r.random() < 0.9 else [w.word()])
 
-        f = File("config", self.folder(), w.word() + r.choice((".conf", ".ini", ".env", ".cfg")), [])
+        name = "." * (r.random() < 0.05) + w.word() + r.choice((".conf", ".ini", ".env", ".cfg", ".yaml", ".txt"))
+        f = File("config", self.folder(), name, [])
         for _ in range(n):
             if r.random() < 0.08:
                 f.lines.append(self.comment())
@@ -132,15 +141,17 @@ class World:
         f.absent = [self.fresh(w.word) for _ in range(4)]
         return f
 
-    def code_line(self):
-        """A line as of a source file."""
+    def code_line(self, name=None):
+        """A line as of a source file, and the name in it."""
         r, w = self.r, self.w
-        name = w.word() + "_" + w.word()
+        name = name or w.word() + "_" + w.word()
         return r.choice((
             lambda: f"int {name}(struct {w.word()} *{w.word()});",
             lambda: f"    {name} = {w.word()}({w.number()});",
             lambda: f"static const struct {w.word()} {name}[] = {{",
             lambda: f"def {name}({w.word()}, {w.word()}):",
-            lambda: f"#define {name.upper()} {w.number()}",
+            lambda: f"    if ({name}({w.word()}) != {w.number()})",
+            lambda: f"enum err {name}(const char *{w.word()}, struct error *e);",
+            lambda: f" * {w.word()} {name}() {w.word()} {w.word()}",
             lambda: f"{name}: {w.word()} {w.word()} {w.word()}",
             lambda: f"- {name}: {w.word()} {w.word()}"))(), name
