@@ -30,6 +30,7 @@ struct daemon {
     size_t n_jobs;                 /* commands in the background, of all sessions */
     const char *spill_dir;         /* whole outputs of tools, a folder per session */
     const char *const *model_args; /* command line that opens the same model; NULL ends */
+    uint64_t context;              /* most tokens of a session: the model's, or fewer */
     uint32_t max_resident;         /* sequences kept in memory; idle ones beyond are freed */
     uint64_t save_every;           /* tokens inside a long segment between two state commits */
 

@@ -42,14 +42,13 @@ void method_initialize(struct request *r)
         request_fail(r, ERR_UNSUPPORTED, &e);
         return;
     }
-    request_reply(r,
-                  json_pack("{s:i, s:{s:s, s:s}, s:{s:o}, s:{s:I, s:i, s:i, s:I}, s:o, s:I}",
-                            "protocolVersion", PROTOCOL_VERSION, "info", "name", "agentd",
-                            "version", AGENTD_VERSION, "capabilities", "methods",
-                            protocol_methods(), "limits", "lineBytes", (json_int_t)RPC_MAX_LINE,
-                            "depth", RPC_MAX_DEPTH, "requests", PEER_MAX_REQUESTS,
-                            "contextTokens", (json_int_t)r->daemon->model->max_tokens, "model",
-                            model_json(r->daemon), "pid", (json_int_t)getpid()));
+    request_reply(
+        r, json_pack("{s:i, s:{s:s, s:s}, s:{s:o}, s:{s:I, s:i, s:i, s:I}, s:o, s:I}",
+                     "protocolVersion", PROTOCOL_VERSION, "info", "name", "agentd", "version",
+                     AGENTD_VERSION, "capabilities", "methods", protocol_methods(), "limits",
+                     "lineBytes", (json_int_t)RPC_MAX_LINE, "depth", RPC_MAX_DEPTH, "requests",
+                     PEER_MAX_REQUESTS, "contextTokens", (json_int_t)r->daemon->context,
+                     "model", model_json(r->daemon), "pid", (json_int_t)getpid()));
 }
 
 void method_tool_list(struct request *r)

@@ -18,13 +18,15 @@
 #define TO(phase) (1u << (phase))
 
 static const unsigned moves[TURN_PHASES] = {
-    [TURN_ACCEPT] = TO(TURN_RESTORE) | TO(TURN_FEED) | TO(TURN_END) | TO(TURN_OVER),
+    [TURN_ACCEPT] =
+        TO(TURN_RESTORE) | TO(TURN_FEED) | TO(TURN_COMPACT) | TO(TURN_END) | TO(TURN_OVER),
     [TURN_RESTORE] = TO(TURN_FEED) | TO(TURN_END),
     [TURN_FEED] = TO(TURN_RUN) | TO(TURN_TOOLS) | TO(TURN_END),
     [TURN_RUN] = TO(TURN_STEP) | TO(TURN_END),
-    [TURN_STEP] = TO(TURN_TOOLS) | TO(TURN_END) | TO(TURN_OVER),
-    [TURN_TOOLS] = TO(TURN_RESULTS) | TO(TURN_END),
-    [TURN_RESULTS] = TO(TURN_FEED) | TO(TURN_END),
+    [TURN_STEP] = TO(TURN_TOOLS) | TO(TURN_COMPACT) | TO(TURN_END) | TO(TURN_OVER),
+    [TURN_TOOLS] = TO(TURN_COMPACT) | TO(TURN_RESULTS) | TO(TURN_END),
+    [TURN_COMPACT] = TO(TURN_FEED) | TO(TURN_RESULTS) | TO(TURN_END),
+    [TURN_RESULTS] = TO(TURN_RESTORE) | TO(TURN_FEED) | TO(TURN_END),
     [TURN_END] = TO(TURN_OVER),
 };
 
@@ -32,7 +34,8 @@ static const enum live_state states[TURN_PHASES] = {
     [TURN_ACCEPT] = SESSION_QUEUED,   [TURN_RESTORE] = SESSION_QUEUED,
     [TURN_FEED] = SESSION_PREFILL,    [TURN_RUN] = SESSION_GENERATING,
     [TURN_STEP] = SESSION_GENERATING, [TURN_TOOLS] = SESSION_TOOL,
-    [TURN_RESULTS] = SESSION_TOOL,    [TURN_END] = SESSION_IDLE, /* not yet shown */
+    [TURN_COMPACT] = SESSION_TOOL,    [TURN_RESULTS] = SESSION_TOOL,
+    [TURN_END] = SESSION_IDLE, /* not yet shown */
     [TURN_OVER] = SESSION_IDLE,
 };
 
@@ -63,6 +66,8 @@ struct turn *turn_new(struct live *s, const char *id)
     t->session = s;
     t->phase = TURN_ACCEPT;
     t->open_run = NO_RUN;
+    t->end.is_known = true; /* a step's results follow a run that has its EOS */
+    t->last_run.max = TAPE_TOKENS_MAX;
     t->was = s->reason;
     t->created_ns = daemon_now_ns(s->daemon);
     live_pin(s);
@@ -83,6 +88,8 @@ void turn_free(struct turn *t)
     steers_free(t);
     free(t->client_message);
     free(t->summary);
+    compaction_free(t->compaction);
+    ids_fini(&t->last_run);
     free(t->build);
     free(t->digests);
     free(t);
@@ -136,11 +143,16 @@ void turn_commit_digests(struct turn *t, struct commit *c)
 /* What the turn was asked: all that a restart needs and the tape does not say. */
 static char *row_params(const struct turn *t)
 {
-    json_auto_t *row =
-        json_pack("{s:b, s:o, s:I, s:o, s:i}", "compact", t->compacts, "forced",
-                  forced_runs_json(&t->forced), "tapeStart", (json_int_t)t->tape_start, "steer",
-                  steers_json(t), "steered", (int)t->n_steered);
+    json_auto_t *row = json_pack(
+        "{s:b, s:o, s:I, s:o, s:I, s:I, s:I, s:I, s:b}", "compact", t->compacts, "forced",
+        forced_runs_json(&t->forced), "tapeStart", (json_int_t)t->tape_start, "steer",
+        steers_json(t), "steered", (json_int_t)t->n_steered, "decodedBefore",
+        (json_int_t)t->decoded_before, "summaries", (json_int_t)t->n_summaries, "compactedAt",
+        (json_int_t)t->compacted_at, "compactsNoMore", t->compacts_no_more);
 
+    if (row && t->compaction &&
+        json_object_set_new(row, "compaction", compaction_json(t->compaction)))
+        return NULL;
     return row ? json_dumps(row, JSON_COMPACT) : NULL;
 }
 
@@ -180,7 +192,8 @@ void turn_commit_end(struct turn *t, struct commit *c, const char *reason)
     l->steps = t->step;
     /* Counted on its own: what the sequence holds and was not written by this turn's runs. A
      * sequence that failed cannot be asked any more. */
-    l->prompt_tokens = t->session->model.seq ? t->session->model.position - l->decoded : sum;
+    l->prompt_tokens =
+        t->session->model.seq ? t->left_behind + t->session->model.position - l->decoded : sum;
     if (!ledger_is_balanced(l))
         log_error("ledger of turn=%s does not balance: prompt=%llu resident=%llu restored=%llu "
                   "recomputed=%llu relost=%llu prefilled=%llu",
@@ -218,7 +231,7 @@ void turn_over(struct turn *t, const char *reason)
         live_drop_seq(s); /* it holds tokens that could not be put on the tape */
     saver_start(s, 0);
     if (summary)
-        cut_restart(s, summary);
+        cut_restart(s, summary, NULL);
     live_set_state(s, SESSION_IDLE, reason);
     turn_queue_next(s);
     live_evict(s->daemon);
@@ -229,8 +242,8 @@ static const char *stop_reason(const struct turn *t)
 {
     if (!t->failed)
         return "cancelled";
-    if (t->error.code == ERR_LIMIT &&
-        t->session->length >= t->session->daemon->model->max_tokens)
+    if (t->is_full ||
+        (t->error.code == ERR_LIMIT && t->session->length >= t->session->daemon->context))
         return "length";
     return "failed";
 }

@@ -11,6 +11,8 @@
  *     STEP     generating  turn_step.c     the run's tape commit, calls included
  *     TOOLS    tool        turn_tools.c    calls run, wait for an approval or a client (state
  *                                          requires_action); turn_calls.c decides which
+ *     COMPACT  tool        turn_compact.c  they do not fit: a summary is asked for (FEED, RUN
+ *                                          and STEP write it), and the tape begins anew
  *     RESULTS  tool        turn_tools.c    the tape commit of the results, then FEED again
  *     END      any         turn.c          the tape commit that ends it early
  *     OVER     idle

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "agentd/turn_internal.h"
+#include "base/fs.h"
 #include "base/json.h"
 #include "sessions/store.h"
 
@@ -116,11 +117,44 @@ static enum err close_leftover(struct commit *c, struct store *st, struct error 
 
 /* ---- results ---------------------------------------------------------------------- */
 
+/* Back, or forward, to where a character of UTF-8 begins. */
+static size_t border(const char *s, size_t n, size_t at, bool forward)
+{
+    for (int i = 0; i < 3 && at > 0 && at < n && ((uint8_t)s[at] & 0xc0) == 0x80; i++)
+        at += forward ? 1 : (size_t)-1;
+    return at;
+}
+
+/* One result: all of it, or, past the cap, head and tail with a line that says what is not. */
+static enum err add_result(struct chat_segment *seg, struct input_build *b, const char *text,
+                           size_t n, const char *spill, struct error *e)
+{
+    AUTO(buf) struct buf cut = BUF_INIT(b->result_cap + FS_PATH_BYTES + 256);
+    size_t half = b->result_cap / 2;
+    enum err rc;
+
+    if (n > b->n_longest)
+        b->n_longest = n;
+    if (!b->result_cap || n <= b->result_cap)
+        return chat_segment_tool_result(seg, text, n, e);
+    size_t head = border(text, n, half, false), tail = border(text, n, n - half, true);
+    if ((rc = buf_add(&cut, text, head, e)) ||
+        (rc = buf_printf(&cut, e,
+                         "\n[... %zu of %zu bytes left out: the context has no room for "
+                         "them%s%s ...]\n",
+                         tail - head, n, spill ? "; the whole output is in " : "",
+                         spill ? spill : "")) ||
+        (rc = buf_add(&cut, text + tail, n - tail, e)))
+        return rc;
+    return chat_segment_tool_result(seg, cut.data, cut.len, e);
+}
+
 /* Adds results of the last turn's calls that are not on the tape: it was cancelled, or this is
  * a fork that left before they were put there. */
 struct open_results {
     struct chat_segment *segment;
-    struct commit *commit;
+    struct input_build *build;
+    struct commit *commit; /* NULL: they are in it already */
     enum err rc;
     struct error *error;
 };
@@ -135,8 +169,10 @@ static bool add_open_result(void *user, const struct tape_call *call)
     bool has = !call_is_open(call->status) && call->result;
     const void *text = has ? call->result : INTERRUPTED_TEXT;
     size_t n = has ? call->n_result : sizeof(INTERRUPTED_TEXT) - 1;
-    if ((o->rc = chat_segment_tool_result(o->segment, text, n, o->error)))
+    if ((o->rc = add_result(o->segment, o->build, text, n, has ? call->spill : NULL, o->error)))
         return false;
+    if (!o->commit)
+        return true;
     row.ingested = true;
     if (!has) {
         row.status = CALL_INTERRUPTED;
@@ -172,28 +208,35 @@ static enum err add_forked_results(struct chat_segment *seg, const struct input_
     return rc;
 }
 
-static enum err add_open_results(struct chat_segment *seg, struct commit *c, struct store *st,
-                                 struct error *e)
+static enum err add_open_results(struct chat_segment *seg, struct input_build *b,
+                                 struct commit *c, struct store *st, struct error *e)
 {
     char turn[TAPE_ID_CAP] = "";
-    struct open_results o = {.segment = seg, .commit = c, .error = e};
-    enum err rc = tape_turn(st, c->session->id, NULL, take_id, turn, e);
+    const char *session = c->session->id;
+    struct open_results o = {
+        .segment = seg, .build = b, .commit = b->result_cap ? NULL : c, .error = e};
+    enum err rc = tape_turn(st, session, NULL, take_id, turn, e);
 
     if (rc == ERR_NOTFOUND || (!rc && !turn[0]))
-        return add_forked_results(seg, c->user, e);
+        return add_forked_results(seg, b, e);
     if (!rc)
-        rc = tape_calls(st, c->session->id, turn, false, add_open_result, &o, e);
+        rc = tape_calls(st, session, turn, false, add_open_result, &o, e);
     return rc ? rc : o.rc;
 }
 
-static enum err add_results(struct chat_segment *seg, const struct tool_step *ts,
-                            struct error *e)
+static enum err add_results(struct chat_segment *seg, struct input_build *b, struct error *e)
 {
+    static const char held_back[] =
+        "[held back: this result follows when the conversation has become shorter]";
+    const struct tool_step *ts = b->results;
     enum err rc = OK;
 
-    for (size_t i = 0; i < ts->n_calls && !rc; i++)
-        rc = chat_segment_tool_result(seg, ts->calls[i].result, ts->calls[i].n_result, e);
-    if (!rc && ts->note)
+    for (size_t i = 0; i < ts->n_calls && !rc; i++) {
+        const struct step_call *call = &ts->calls[i];
+        rc = b->held_back ? chat_segment_tool_result(seg, held_back, sizeof(held_back) - 1, e)
+                          : add_result(seg, b, call->result, call->n_result, call->spill, e);
+    }
+    if (!rc && ts->note && !b->held_back)
         rc = chat_segment_note(seg, ts->note, strlen(ts->note), e);
     return rc;
 }
@@ -218,25 +261,107 @@ static enum err open_tape(struct chat_segment *seg, const struct input_build *b,
     return chat_segment_user(seg, b->config->summary, strlen(b->config->summary), e);
 }
 
-static enum err build(struct commit *c, struct store *st, struct ids *out, struct error *e)
+/* The tape begins anew behind a summary: with the opening, and the run whose results come. */
+static enum err add_opening(const struct input_build *b, struct ids *out, struct error *e)
 {
-    struct input_build *b = c->user;
+    AUTO(chat_segment)
+    struct chat_segment seg =
+        CHAT_SEGMENT_INIT(&b->daemon->chat, b->config->thinking, MAX_SEGMENT_BYTES);
+    const struct ids *run = &b->compaction->run;
+    enum err rc = open_tape(&seg, b, e);
+
+    if (!rc)
+        rc = chat_segment_finish(&seg, b->daemon->model->tokenizer, out, e);
+    return rc ? rc : ids_add_all(out, run->v, run->n, e);
+}
+
+/* c and st: for results that are not in b. */
+static enum err build(struct input_build *b, struct commit *c, struct store *st,
+                      struct ids *out, struct error *e)
+{
     AUTO(chat_segment)
     struct chat_segment seg =
         CHAT_SEGMENT_INIT(&b->daemon->chat, b->config->thinking, MAX_SEGMENT_BYTES);
     enum err rc = OK;
 
+    out->n = 0;
     if (b->length == 0)
-        rc = open_tape(&seg, b, e);
+        rc = b->compaction ? add_opening(b, out, e) : open_tape(&seg, b, e);
     else if (b->end.run_cut)
         rc = chat_segment_close_run(&seg, b->end.thinking_open, e);
+    b->n_opening = out->n;
     if (!rc)
-        rc = b->results ? add_results(&seg, b->results, e) : add_open_results(&seg, c, st, e);
+        rc = b->results ? add_results(&seg, b, e) : add_open_results(&seg, b, c, st, e);
     for (size_t i = 0; i < b->n_steers && !rc; i++)
         rc = chat_segment_user(&seg, b->steers[i]->text.data, b->steers[i]->text.len, e);
     if (!rc && b->user)
         rc = chat_segment_user(&seg, b->user, b->n_user, e);
     return rc ? rc : chat_segment_finish(&seg, b->daemon->model->tokenizer, out, e);
+}
+
+/* Builds again with results that are cut, as little as it takes to fit. If nothing helps they
+ * are cut to the line that says so. */
+static enum err cut_results(struct input_build *b, struct commit *c, struct store *st,
+                            struct ids *ids, struct error *e)
+{
+    uint64_t room = b->most > b->length ? b->most - b->length : 0, n_all = ids->n;
+    size_t cap = b->n_longest;
+    enum err rc;
+
+    b->result_cap = 1;
+    if ((rc = build(b, c, st, ids, e)) || ids->n >= room)
+        return rc;
+    uint64_t least = ids->n;
+    while (cap > 1) { /* by what fits if all tokens are alike, and a little less */
+        double share = (double)(room - least) / (double)(n_all > least ? n_all - least : 1);
+        cap = (size_t)((double)cap * (share < 0.95 ? share : 0.95));
+        b->result_cap = cap > 1 ? cap : 1;
+        if ((rc = build(b, c, st, ids, e)) || ids->n <= room)
+            return rc;
+        n_all = ids->n;
+    }
+    return OK;
+}
+
+/* For readers: what the model does not see. */
+static void note_cut(struct commit *c, const struct input_build *b)
+{
+    char text[128];
+    int n = snprintf(text, sizeof(text),
+                     "results were cut to %zu bytes each: the context has no room for more",
+                     b->result_cap);
+
+    commit_event(c, b->turn, "item", b->note, "note",
+                 json_pack("{s:o}", "item", events_item(b->note, "note", text, (size_t)n)));
+}
+
+static enum err build_to_fit(struct input_build *b, struct commit *c, struct store *st,
+                             struct ids *ids, struct error *e)
+{
+    uint64_t context = b->daemon->context;
+    enum err rc = build(b, c, st, ids, e);
+
+    if (!rc && b->most && b->n_longest && b->length + ids->n > b->most)
+        rc = cut_results(b, c, st, ids, e);
+    if (rc)
+        return rc;
+    if (b->result_cap && b->note)
+        note_cut(c, b);
+    uint64_t most = b->results && b->most ? b->most : context - 1;
+    if (b->length + ids->n <= most)
+        return OK;
+    b->is_full = true;
+    return err_set(e, ERR_LIMIT, "context: %llu tokens and %zu new ones, %llu fit",
+                   (unsigned long long)b->length, ids->n, (unsigned long long)most);
+}
+
+enum err turn_measure_input(struct input_build *b, struct error *e)
+{
+    AUTO(ids) struct ids ids = IDS_INIT(MAX_SEGMENT_IDS);
+    enum err rc = build(b, NULL, NULL, &ids, e);
+
+    b->n_input = ids.n;
+    return rc;
 }
 
 enum err turn_prepare_input(struct commit *c, struct store *st, struct error *e)
@@ -249,13 +374,8 @@ enum err turn_prepare_input(struct commit *c, struct store *st, struct error *e)
         rc = close_leftover(c, st, e);
     if (!rc && !b->end.is_known)
         rc = look_at_end(b, st, c->session->id, e);
-    if (rc || (rc = build(c, st, &ids, e)))
+    if (rc || (rc = build_to_fit(b, c, st, &ids, e)))
         return rc;
-    if (b->length + ids.n >= b->daemon->model->max_tokens)
-        return err_set(e, ERR_LIMIT,
-                       "context: %llu tokens and %zu new ones, the model takes %llu",
-                       (unsigned long long)b->length, ids.n,
-                       (unsigned long long)b->daemon->model->max_tokens);
     b->n_input = ids.n;
     c->c.position = b->length;
     commit_ids(c, ids.v, ids.n);

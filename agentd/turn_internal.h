@@ -3,6 +3,7 @@
 #define AGENTD_TURN_INTERNAL_H
 
 #include "agentd/commit.h"
+#include "agentd/cut.h"
 #include "agentd/daemon.h"
 #include "agentd/engine_thread.h"
 #include "agentd/events.h"
@@ -24,6 +25,7 @@ enum turn_phase {
     TURN_RUN,
     TURN_STEP,
     TURN_TOOLS,
+    TURN_COMPACT,
     TURN_RESULTS,
     TURN_END,
     TURN_OVER,
@@ -114,6 +116,17 @@ struct loop_guard {
 struct input_build;
 struct restore;
 
+/* The tape is summarised inside a turn, before the results of a step: turn_compact.c. In the
+ * turn's row from the first commit of it to the last. */
+struct compaction {
+    uint32_t step;        /* whose results are due */
+    struct ids run;       /* the run that made the calls: it follows the summary, as it was */
+    char *summary;        /* NULL: not written yet */
+    uint64_t was;         /* tokens that it stands for, the run included */
+    uint64_t decoded;     /* turn.decoded then */
+    struct cut_kept kept; /* once the tape has begun anew; not in the row */
+};
+
 /* Text for the turn in work, until it is on the tape or the turn is over. */
 struct steer {
     struct steer *next;
@@ -130,9 +143,11 @@ struct turn {
     struct live *session;
     enum turn_phase phase;
     char id[ULID_CHARS + 1];
-    uint32_t step;       /* model steps done */
-    uint64_t tape_start; /* tape length before the prompt */
-    uint64_t decoded;    /* in runs that are done */
+    uint32_t step;           /* model steps done */
+    uint64_t tape_start;     /* tape length before the prompt */
+    uint64_t decoded;        /* in runs that are done, but for summaries */
+    uint64_t decoded_before; /* of these, on a tape that is not the session's any more */
+    uint64_t left_behind;    /* tokens that were computed in this turn's ledger on such tapes */
     /* For the ledger: tokens below `history` were computed before (by a process that is gone),
      * those below `durable` are in a state commit; `counted` is how far the ledger is. */
     uint64_t history, durable, counted;
@@ -141,17 +156,26 @@ struct turn {
     uint64_t open_run; /* start of the generated segment that is open on the tape, or NO_RUN */
     char *client_message; /* of the prompt, NULL: none */
     uint64_t receipt_seq;
-    struct request *request;   /* session/prompt, until it is answered */
-    const char *was;           /* the session's reason before */
-    struct input_build *build; /* of the commit under way */
-    struct steer *steers;      /* oldest first */
-    uint32_t n_steered;        /* how many there were: for ids of items */
-    bool compacts;             /* its answer becomes the session's summary */
-    char *summary;             /* that, or NULL */
-    bool ending;               /* the commit that ends it is under way */
-    bool recovered;            /* it began in a process that is gone */
-    bool cancelled;            /* asked to stop */
-    bool failed;               /* has to stop, see error */
+    struct request *request;       /* session/prompt, until it is answered */
+    const char *was;               /* the session's reason before */
+    struct input_build *build;     /* of the commit under way */
+    struct steer *steers;          /* oldest first */
+    uint32_t n_steered;            /* how many there were: for ids of items */
+    struct compaction *compaction; /* under way, or NULL */
+    struct ids last_run;           /* the newest run that is closed and has no results yet */
+    uint32_t n_summaries;          /* of the steps, those that wrote one */
+    uint32_t compacted_at;         /* the step before which it was tried last, + 1; 0: never */
+    bool compacts_no_more;         /* the last one gained too little */
+    bool measuring;                /* of TOOLS: how long the results are is being found out */
+    bool is_full;                  /* the context has no room for what comes next */
+    char cut_note[TAPE_ID_CAP];    /* id of the item that says that results were cut */
+    struct tape_end end;           /* how the tape ends while results are due */
+    bool compacts;                 /* its answer becomes the session's summary */
+    char *summary;                 /* that, or NULL */
+    bool ending;                   /* the commit that ends it is under way */
+    bool recovered;                /* it began in a process that is gone */
+    bool cancelled;                /* asked to stop */
+    bool failed;                   /* has to stop, see error */
     struct error error;
     bool engine_busy; /* work is queued on the sequence: an ENGINE_DONE will come */
     bool input_waits; /* FEED waits for saver_holds_input to end */
@@ -280,13 +304,24 @@ struct input_build {
     const struct tool_step *results; /* of this step; NULL: look for calls left open */
     const struct steer **steers;     /* texts that follow the results; in the commit's arena */
     size_t n_steers;
-    struct tape_end end; /* how the tape ends; looked up if not known */
-    uint64_t length;     /* tape length; looked up with it */
-    uint32_t n_calls;    /* of the run that the tape ends with; looked up with it */
-    uint64_t n_input;    /* out: tokens of the input segment */
+    bool held_back; /* in place of the results only a note that they are still to come */
+    const struct compaction *compaction; /* its summary was written: what follows it, NULL: none
+                                          */
+    uint64_t most;     /* results are cut so that the tape gets no longer than this; 0: never */
+    size_t result_cap; /* bytes of a result; 0: all */
+    const char *turn, *note; /* id of the item that says that results were cut; NULL: none */
+    size_t n_longest;        /* bytes of the longest one, once it was built */
+    struct tape_end end;     /* how the tape ends; looked up if not known */
+    uint64_t length;         /* tape length; looked up with it */
+    uint32_t n_calls;        /* of the run that the tape ends with; looked up with it */
+    uint64_t n_input;        /* out: tokens of the input segment */
+    uint64_t n_opening;      /* out: of these, before the results and texts */
+    bool is_full;            /* out, with ERR_LIMIT: the context is the limit */
 };
 /* commit.user is a struct input_build. */
 enum err turn_prepare_input(struct commit *c, struct store *st, struct error *e);
+/* Only counts: n_input of results that are not cut. */
+enum err turn_measure_input(struct input_build *b, struct error *e);
 
 /* ---- turn_restore.c --------------------------------------------------------------- */
 
@@ -325,6 +360,8 @@ void run_repeat_deltas(const struct turn *t, struct subscription *to);
 
 /* The run is done: commits it and everything that follows from it. */
 void turn_step(struct turn *t);
+/* Adds what it computed and thought, and its end. */
+void step_commit_run(struct turn *t, struct commit *c);
 
 /* ---- turn_calls.c ----------------------------------------------------------------- */
 
@@ -361,8 +398,32 @@ bool turn_call_needs_notes(const struct step_call *c);
 /* It does not wait for a job any more. */
 void turn_stop_waiting(struct step_call *c);
 
+/* ---- turn_compact.c --------------------------------------------------------------- */
+
+/* All outcomes of the step are durable: puts the results on the tape, behind a summary if
+ * there is no room for them otherwise, and cut if there is none then. */
+void turn_compact_or_results(struct turn *t);
+/* STEP of the run that was to write the summary. */
+void turn_compact_step(struct turn *t);
+/* A restart found the summary written: tape_is_new says whether the tape has begun anew. */
+void turn_compact_resume(struct turn *t, bool tape_is_new, const struct cut_kept *kept);
+/* Adds to the commit of the results what the turn's row is then. */
+void turn_compact_commit(struct turn *t, struct commit *c);
+/* The results are on the tape. */
+void turn_compact_done(struct turn *t);
+/* Where the tape is to end, with results, texts and what is kept for the answer. */
+uint64_t turn_compact_most(const struct turn *t);
+/* Where the run in work has to end. */
+uint64_t turn_run_most(const struct turn *t);
+void compaction_free(struct compaction *k);
+/* For the turn's row. NULL when out of memory. */
+json_t *compaction_json(const struct compaction *k);
+NODISCARD enum err compaction_read(const json_t *j, struct compaction **out, struct error *e);
+
 /* ---- turn_tools.c ----------------------------------------------------------------- */
 
+/* Results (and texts that steer) become the next input segment. */
+void turn_results(struct turn *t);
 /* Begins every call of t->tools that has no outcome; outcomes that are not on the tape yet
  * (calls that a restart found interrupted) are written. */
 void turn_tools(struct turn *t);

@@ -45,6 +45,7 @@ static void accepted(struct live *s, const struct commit *c)
     enum err rc;
 
     t->request = NULL;
+    t->is_full = c->job.rc && t->build->is_full;
     if (c->job.rc && !r) {
         fail_queued(t, c);
         return;
@@ -125,6 +126,7 @@ static enum err submit(struct turn *t, const struct buf *text, struct error *e)
                                      .config = s->config,
                                      .user = user,
                                      .n_user = text->len,
+                                     .most = turn_compact_most(t),
                                      .end = s->end,
                                      .length = s->length};
     if (fault_point("turn.accept"))

@@ -27,8 +27,10 @@ struct found {
     struct segment *segments; /* all of the tape: for what was decoded in this turn */
     size_t n_segments;
     uint64_t n_ids;
+    struct ids last_run;     /* the run that the tape ends with, if it is closed */
     struct tool_step *tools; /* of the last step, results not on the tape; NULL: none */
     struct loop_guard guard;
+    struct cut_kept kept; /* of the newest compaction, if the tape is empty */
 };
 
 struct recovery {
@@ -44,6 +46,7 @@ static void found_free(struct found *f)
     free(f->params);
     free(f->client_message);
     free(f->segments);
+    ids_fini(&f->last_run);
     free(f);
 }
 
@@ -116,6 +119,19 @@ static bool take_call(void *user, const struct tape_call *call)
     return call->ingested || add_call(f, call);
 }
 
+/* Ids are ULIDs: the newest one has the highest. */
+static bool take_kept(void *user, const struct session_info *s)
+{
+    struct found *f = user;
+
+    if (strcmp(s->parent, f->info.id) != 0 || strcmp(s->origin, "compact") != 0 ||
+        strcmp(s->id, f->kept.id) < 0)
+        return true;
+    memcpy(f->kept.id, s->id, sizeof(f->kept.id));
+    memcpy(f->kept.name, s->name, sizeof(f->kept.name));
+    return true;
+}
+
 static enum err look(struct found *f, struct store *st, struct error *e)
 {
     AUTO(tape) struct tape t = {0};
@@ -132,7 +148,7 @@ static enum err look(struct found *f, struct store *st, struct error *e)
     f->n_ids = t.view.n_ids;
     f->n_segments = t.view.n_segments;
     if (f->n_segments == 0)
-        return OK;
+        return session_list(st, take_kept, f, e);
     const struct tape_segment *last = &t.tape_segments[f->n_segments - 1];
     f->run_open = last->open && last->seg.kind == SEGMENT_GENERATED;
     f->run_start = last->seg.start;
@@ -140,7 +156,11 @@ static enum err look(struct found *f, struct store *st, struct error *e)
     if (!f->segments)
         return err_set(e, ERR_NOMEM, "segments");
     memcpy(f->segments, t.segments, f->n_segments * sizeof(*f->segments));
-    return OK;
+    if (last->open || last->seg.kind != SEGMENT_GENERATED)
+        return OK;
+    f->last_run.max = TAPE_TOKENS_MAX;
+    return ids_add_all(&f->last_run, t.ids + last->seg.start, t.view.n_ids - last->seg.start,
+                       e);
 }
 
 static void recovery_run(struct job *j, void *ctx)
@@ -166,8 +186,8 @@ static enum err read_row(struct turn *t, struct found *f, struct error *e)
 {
     const struct json_limits limits = {.max_bytes = TAPE_JSON_MAX, .max_depth = 64};
     json_auto_t *row = NULL;
-    json_t *forced = NULL, *steers = NULL;
-    int64_t start = 0, n_steered = 0;
+    json_t *forced = NULL, *steers = NULL, *compaction = NULL;
+    int64_t start = 0, n_steered = 0, before = 0, summaries = 0, compacted_at = 0;
     enum err rc;
 
     if (!f->params)
@@ -178,11 +198,20 @@ static enum err read_row(struct turn *t, struct found *f, struct error *e)
         (rc = json_opt_bool(row, "compact", &t->compacts, e)) ||
         (rc = json_opt_arr(row, "steer", &steers, e)) ||
         (rc = json_opt_int(row, "steered", 0, UINT32_MAX, &n_steered, e)) ||
+        (rc = json_opt_int(row, "decodedBefore", 0, INT64_MAX, &before, e)) ||
+        (rc = json_opt_int(row, "summaries", 0, UINT32_MAX, &summaries, e)) ||
+        (rc = json_opt_int(row, "compactedAt", 0, UINT32_MAX, &compacted_at, e)) ||
+        (rc = json_opt_bool(row, "compactsNoMore", &t->compacts_no_more, e)) ||
+        (rc = json_opt_obj(row, "compaction", &compaction, e)) ||
+        (compaction && (rc = compaction_read(compaction, &t->compaction, e))) ||
         (rc = forced_runs_read(t->session->daemon, forced, &t->forced, e)) ||
         (rc = steers_read(t, steers, e)))
         return rc;
     t->tape_start = (uint64_t)start;
     t->n_steered = (uint32_t)n_steered;
+    t->decoded = t->decoded_before = (uint64_t)before;
+    t->n_summaries = (uint32_t)summaries;
+    t->compacted_at = (uint32_t)compacted_at;
     return OK;
 }
 
@@ -194,19 +223,24 @@ static void fill(struct turn *t, struct found *f)
     t->receipt_seq = f->first_seq;
     t->client_message = TAKE(f->client_message);
     t->guard = f->guard;
+    t->end.is_known = false;
+    t->last_run = f->last_run;
+    f->last_run = (struct ids){0};
     for (size_t i = 0; i < f->n_segments; i++) {
         const struct segment *s = &f->segments[i];
         bool is_open = f->run_open && i + 1 == f->n_segments;
         if (s->kind == SEGMENT_GENERATED && s->start >= t->tape_start && !is_open)
             t->decoded += s->len;
     }
-    if (f->run_open) {
+    if (f->run_open)
         t->open_run = f->run_start;
+    if (f->run_open && !t->compaction)
         return;
-    }
     t->tools = TAKE(f->tools);
-    if (!t->tools && t->steers && t->step > 0)
-        t->tools = tool_step_empty(t->step - 1);
+    if (!t->tools && (t->compaction || (t->steers && t->step > 0)))
+        t->tools = tool_step_empty(t->compaction ? t->compaction->step : t->step - 1);
+    if (t->compaction)
+        t->decoded = t->compaction->decoded;
     for (size_t i = 0; t->tools && i < t->tools->n_calls; i++) {
         struct step_call *c = &t->tools->calls[i];
         c->turn = t;
@@ -249,9 +283,14 @@ static void go_on(struct daemon *d, struct found *f)
     log_info("turn=%s of session=%s goes on: step=%u tape=%llu", t->id, s->id, t->step,
              (unsigned long long)s->length);
     live_set_state(s, SESSION_QUEUED, "");
+    if (!rc && t->compaction && !t->tools)
+        rc = err_set(&e, ERR_NOMEM, "results");
     if (rc)
         turn_fail(t, rc, &e);
-    turn_go(t);
+    if (!rc && t->compaction && t->compaction->summary)
+        turn_compact_resume(t, f->n_ids == 0, &f->kept);
+    else
+        turn_go(t);
 }
 
 static void recovery_done(struct job *j)

@@ -32,7 +32,7 @@ static enum err on_chat(void *user, const struct chat_event *ev, struct error *e
     bool thinks = ev->kind == CHAT_THINKING;
     char id[TAPE_ID_CAP];
 
-    if (!thinks && ev->kind != CHAT_TEXT)
+    if ((!thinks && ev->kind != CHAT_TEXT) || t->compaction) /* a summary is shown whole */
         return OK;
     json_t *text = events_text(ev->bytes, ev->n);
     if (!text)
@@ -55,7 +55,7 @@ void run_repeat_deltas(const struct turn *t, struct subscription *to)
     static const char *const suffixes[] = {"r", "a"};
     char id[TAPE_ID_CAP];
 
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2 && !t->compaction; i++) {
         if (!sent[i])
             continue;
         turn_item_id(t, t->step, suffixes[i], id);
@@ -163,11 +163,14 @@ static void finish(struct turn *t)
 
     t->ledger.ns[STAGE_DECODE] +=
         daemon_now_ns(t->session->daemon) - (r->t_first_ns ? r->t_first_ns : r->t0_ns);
-    t->decoded += r->n_known;
+    if (!t->compaction)
+        t->decoded += r->n_known;
     if (rc)
         turn_fail(t, rc, &e);
-    if (t->failed || t->session->daemon->stopping)
+    if (t->failed || t->session->daemon->stopping || (t->compaction && t->cancelled))
         (void)turn_stops(t);
+    else if (t->compaction)
+        turn_compact_step(t);
     else
         turn_step(t);
 }
@@ -191,7 +194,8 @@ static void queue(struct turn *t, bool only_given)
     struct run *r = t->run;
     const struct session_config *cfg = s->config;
     uint64_t done = s->model.position - r->start;
-    uint64_t budget = cfg->max_tokens > t->decoded ? cfg->max_tokens - t->decoded : 0;
+    uint64_t most = turn_run_most(t);
+    uint64_t budget = most > r->start ? most - r->start : 0;
     struct generate_options g = {
         .sampling = sampling_config_options(&cfg->sampling),
         .max_tokens = only_given      ? r->ids.n - done

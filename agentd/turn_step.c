@@ -26,13 +26,13 @@ static const char *verdict(const struct turn *t)
     if (t->tools && t->tools->n_calls > 0) {
         if (t->tools->stop_loop)
             return "loop";
-        return t->step + 1 >= cfg->max_steps ? "length" : NULL;
+        return t->step - t->n_summaries + 1 >= cfg->max_steps ? "length" : NULL;
     }
     /* The model meant to call and nothing came of it: no ordinary end. */
     if (chat_parser_lost_calls(r->parser))
         return "failed";
     /* Somebody has said more: that comes behind the run, instead of its results. */
-    return t->steers && t->step + 1 < cfg->max_steps ? NULL : "end";
+    return t->steers && t->step - t->n_summaries + 1 < cfg->max_steps ? NULL : "end";
 }
 
 static void commit_reasoning(struct turn *t, struct commit *c)
@@ -107,12 +107,11 @@ static void commit_calls(struct turn *t, struct commit *c, const char *reason)
     }
 }
 
-static void commit_run_end(struct turn *t, struct commit *c)
+void step_commit_run(struct turn *t, struct commit *c)
 {
     turn_commit_digests(t, c);
     run_commit_end(t, c);
     commit_reasoning(t, c);
-    commit_answer(t, c);
 }
 
 static void then(struct live *s, const struct commit *c)
@@ -125,6 +124,9 @@ static void then(struct live *s, const struct commit *c)
         (void)turn_stops(t);
         return;
     }
+    ids_fini(&t->last_run);
+    t->last_run = t->run->ids;
+    t->run->ids = (struct ids){0};
     run_free(t->run);
     t->run = NULL;
     t->open_run = NO_RUN;
@@ -191,7 +193,8 @@ void turn_step(struct turn *t)
     }
     if (reason && t->compacts && strcmp(reason, "end") == 0)
         take_summary(t, c);
-    commit_run_end(t, c);
+    step_commit_run(t, c);
+    commit_answer(t, c);
     if (t->tools)
         commit_calls(t, c, reason);
     else

@@ -379,6 +379,7 @@ static void results_then(struct live *s, const struct commit *c)
     enum err rc = c->job.rc;
 
     if (rc) {
+        t->is_full = t->build->is_full;
         turn_fail(t, rc, &c->job.error);
         (void)turn_stops(t);
         return;
@@ -386,15 +387,16 @@ static void results_then(struct live *s, const struct commit *c)
     t->open_run = c->c.position + t->build->n_input;
     tool_step_free(t->tools);
     t->tools = NULL;
+    t->end = (struct tape_end){.is_known = true};
+    turn_compact_done(t);
     steers_drop_taken(t);
     if ((rc = feed_from_commit(t, c, &e)))
         turn_fail(t, rc, &e);
-    if (!turn_stops(t))
-        turn_feed(t);
+    turn_go(t); /* behind a summary there is no sequence yet */
 }
 
 /* All results of the step: one input segment, in call order. */
-static void commit_results(struct turn *t)
+void turn_results(struct turn *t)
 {
     struct live *s = t->session;
     struct commit *c = commit_new(s);
@@ -411,10 +413,15 @@ static void commit_results(struct turn *t)
         (void)turn_stops(t);
         return;
     }
+    turn_item_id(t, t->tools->step, "t", t->cut_note);
     *t->build = (struct input_build){.daemon = s->daemon,
                                      .config = s->config,
+                                     .turn = t->id,
+                                     .note = t->cut_note,
                                      .results = t->tools,
-                                     .end = {.is_known = true},
+                                     .compaction = t->compaction,
+                                     .most = turn_compact_most(t),
+                                     .end = t->end,
                                      .length = s->length};
     for (size_t i = 0; i < t->tools->n_calls; i++) {
         step_call_record(t, &t->tools->calls[i], &record);
@@ -432,8 +439,9 @@ static void commit_results(struct turn *t)
     }
     steers_take(t, c, t->build);
     commit_state(c, t->id, SESSION_PREFILL, "");
-    turn_commit_row(t, c, t->build->n_steers > 0);
-    t->ledger.ns[STAGE_TOOL] += daemon_now_ns(s->daemon) - t->tools->t0_ns;
+    turn_compact_commit(t, c);
+    if (t->tools->t0_ns) /* not behind a summary: nothing ran then */
+        t->ledger.ns[STAGE_TOOL] += daemon_now_ns(s->daemon) - t->tools->t0_ns;
     if (fault_point("turn.results"))
         c->failed = err_set(&c->error, ERR_IO, "results: fault");
     c->prepare = turn_prepare_input;
@@ -448,7 +456,7 @@ static void settle(struct turn *t)
 {
     bool stopping = t->cancelled || t->failed, all = true, busy = false;
 
-    if (t->phase != TURN_TOOLS || t->tools->opening)
+    if (t->phase != TURN_TOOLS || t->tools->opening || t->measuring)
         return;
     for (size_t i = 0; i < t->tools->n_calls; i++) {
         struct step_call *c = &t->tools->calls[i];
@@ -463,7 +471,7 @@ static void settle(struct turn *t)
     }
     if (busy || turn_stops(t) || !all)
         return;
-    commit_results(t);
+    turn_compact_or_results(t);
 }
 
 void turn_tools(struct turn *t)

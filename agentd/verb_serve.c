@@ -41,7 +41,7 @@ struct serve_options {
     struct model_options model;
     const char *socket, *store, *log, *key_file, *passphrase_file;
     int log_level, encrypt;
-    int64_t resident, save_every, block_tokens;
+    int64_t context, resident, save_every, block_tokens;
     uint64_t kv_quota;
     bool no_direct_io, http_fetch;
 };
@@ -54,6 +54,9 @@ static const struct option table[] = {
      false},
     {"store", 0, OPTION_STRING, AT(store), "DIR", 0, 0, NULL,
      "database, packs and keys in DIR (default: agentd/ in the XDG folders)", false},
+    {"context", 0, OPTION_INT, AT(context), "N", 512, 1 << 30, NULL,
+     "most tokens of a session, if fewer than the model takes; before that it is summarised",
+     false},
     {"resident", 0, OPTION_INT, AT(resident), "N", 1, 4096, NULL,
      "sessions kept in memory; the others are on SSD (default 8)", false},
     {"save-every", 0, OPTION_INT, AT(save_every), "N", 1, 1 << 20, NULL,
@@ -279,6 +282,9 @@ static enum err start_daemon(struct service *s, struct error *e)
                          .model_args = s->args.argv,
                          .max_resident = (uint32_t)s->options.resident,
                          .save_every = (uint64_t)s->options.save_every};
+    d->context = d->model->max_tokens;
+    if (s->options.context && (uint64_t)s->options.context < d->context)
+        d->context = (uint64_t)s->options.context;
     ulid_init(&d->ulids, d->clock);
     d->started_ns = daemon_now_ns(d);
     if ((rc = chat_ids_find(&d->chat, d->model->tokenizer, e)) ||
