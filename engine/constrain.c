@@ -1,14 +1,8 @@
-#include "engine/constrain.h"
+#include "engine/call_rules.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/auto.h"
-#include "engine/chat.h"
-#include "engine/tokenizer.h"
-
-#define MAX_NAME_BYTES 200u
-#define MAX_NAMES UINT16_MAX
+#include "engine/value_type.h"
 
 enum phase {
     FREE = 0,
@@ -30,7 +24,8 @@ enum phase {
     IN_BLOCK,     /* between calls, see gap */
     VALUE_TEXT,
     VALUE_JSON,
-    ENDED, /* only EOS */
+    VALUE_CHOICE, /* one of a few, as text or as JSON */
+    ENDED,        /* only EOS */
     OFF
 };
 
@@ -54,163 +49,6 @@ static const struct {
 /* gap of IN_CALL and IN_BLOCK: what has to come. */
 enum { NEWLINE, OPEN, EMPTY_OPEN, MARK_OR_SLASH, SLASH, CLOSING_MARK };
 
-enum value_kind { EITHER, TEXT_ONLY, JSON_ONLY };
-
-struct name {
-    char *text;
-    uint16_t len;
-    uint8_t kind;         /* parameters: enum value_kind */
-    bool takes_any;       /* tools: parameters of any name */
-    uint16_t first, last; /* tools: of their parameters */
-};
-
-struct call_rules {
-    const struct tokenizer *tokenizer;
-    uint32_t mark, eos;
-    struct name *names; /* tools, then the parameters of each; sorted within */
-    uint32_t n_tools, n_names;
-};
-
-/* ---- rules --------------------------------------------------------------------------------
- */
-
-void call_rules_free(struct call_rules *r)
-{
-    if (!r)
-        return;
-    for (uint32_t i = 0; i < r->n_names; i++)
-        free(r->names[i].text);
-    free(r->names);
-    free(r);
-}
-
-static int by_bytes(const void *a, const void *b)
-{
-    const struct name *x = a, *y = b;
-    return strcmp(x->text, y->text);
-}
-
-static bool fits_a_tag(const char *text)
-{
-    size_t n = 0;
-    for (; text[n]; n++)
-        if ((uint8_t)text[n] < 0x20 || text[n] == 0x7f || text[n] == '"')
-            return false;
-    return n > 0 && n <= MAX_NAME_BYTES;
-}
-
-static enum err add_name(struct call_rules *r, const char *text, struct error *e)
-{
-    if (r->n_names == MAX_NAMES)
-        return err_set(e, ERR_LIMIT, "over %u names of tools and parameters", MAX_NAMES);
-    struct name *grown = reallocarray(r->names, r->n_names + 1, sizeof(*grown));
-    if (!grown)
-        return err_set(e, ERR_NOMEM, "names of tools");
-    r->names = grown;
-    grown[r->n_names] = (struct name){.text = strdup(text), .len = (uint16_t)strlen(text)};
-    if (!grown[r->n_names].text)
-        return err_set(e, ERR_NOMEM, "names of tools");
-    r->n_names++;
-    return OK;
-}
-
-/* What the declared type lets a value be. */
-static enum value_kind value_kind(const json_t *schema)
-{
-    const json_t *type = json_object_get(schema, "type"), *one;
-    bool string = false, other = false;
-    size_t i;
-    if (json_is_string(type))
-        return strcmp(json_string_value(type), "string") ? JSON_ONLY : TEXT_ONLY;
-    json_array_foreach(type, i, one)
-    {
-        bool is_string = json_is_string(one) && !strcmp(json_string_value(one), "string");
-        string = string || is_string;
-        other = other || !is_string;
-    }
-    return string && !other ? TEXT_ONLY : other && !string ? JSON_ONLY : EITHER;
-}
-
-static enum err add_parameters(struct call_rules *r, uint32_t tool, const json_t *function,
-                               struct error *e)
-{
-    const json_t *schema = json_object_get(function, "parameters");
-    const json_t *properties = json_object_get(schema, "properties");
-    uint32_t first = r->n_names;
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)properties, key, value)
-    {
-        if (!fits_a_tag(key) || r->n_names - first == CONSTRAIN_MAX_PARAMETERS)
-            continue;
-        enum err rc = add_name(r, key, e);
-        if (rc)
-            return rc;
-        r->names[r->n_names - 1].kind = (uint8_t)value_kind(value);
-    }
-    qsort(r->names + first, r->n_names - first, sizeof(*r->names), by_bytes);
-    r->names[tool].first = (uint16_t)first;
-    r->names[tool].last = (uint16_t)r->n_names;
-    r->names[tool].takes_any = !json_object_size(properties) &&
-                               !json_is_false(json_object_get(schema, "additionalProperties"));
-    return OK;
-}
-
-static const json_t *function_called(const json_t *functions, const char *name)
-{
-    const json_t *f;
-    size_t i;
-    json_array_foreach(functions, i, f)
-    {
-        const char *own = json_string_value(json_object_get(f, "name"));
-        if (own && !strcmp(own, name))
-            return f;
-    }
-    return NULL;
-}
-
-static enum err add_tools(struct call_rules *r, const json_t *functions, struct error *e)
-{
-    const json_t *f;
-    size_t i;
-    enum err rc = OK;
-    json_array_foreach(functions, i, f)
-    {
-        const char *name = json_string_value(json_object_get(f, "name"));
-        if (!rc && name && fits_a_tag(name))
-            rc = add_name(r, name, e);
-    }
-    r->n_tools = r->n_names;
-    if (r->n_tools)
-        qsort(r->names, r->n_tools, sizeof(*r->names), by_bytes);
-    for (uint32_t t = 0; t < r->n_tools && !rc; t++)
-        rc = add_parameters(r, t, function_called(functions, r->names[t].text), e);
-    return rc;
-}
-
-enum err call_rules_new(struct call_rules **out, const json_t *functions,
-                        const struct tokenizer *t, struct error *e)
-{
-    struct chat_ids ids;
-    enum err rc = chat_ids_find(&ids, t, e);
-    if (rc)
-        return rc;
-    if (functions && !json_is_array(functions))
-        return err_set(e, ERR_INVAL, "functions: no array");
-    struct call_rules *r = calloc(1, sizeof(*r));
-    if (!r)
-        return err_set(e, ERR_NOMEM, "rules for tool calls");
-    r->tokenizer = t;
-    r->mark = ids.dsml;
-    r->eos = ids.eos;
-    if ((rc = add_tools(r, functions, e))) {
-        call_rules_free(r);
-        return rc;
-    }
-    *out = r;
-    return OK;
-}
-
 /* ---- names --------------------------------------------------------------------------------
  */
 
@@ -219,12 +57,12 @@ static bool is_given(const struct constrain_state *s, uint32_t i)
     return s->given[i / 64] >> (i % 64) & 1;
 }
 
-/* Whether a name in [first, last) is left; parameters that were given are not. */
+/* Whether a word in [first, last) is left; parameters that were given are not. */
 static bool any_left(const struct call_rules *r, const struct constrain_state *s)
 {
-    if (s->phase == TOOL_NAME)
+    if (s->phase != PARAMETER_NAME)
         return s->first < s->last;
-    uint16_t base = r->names[s->tool].first;
+    uint16_t base = r->words[s->tool].first;
     for (uint16_t i = s->first; i < s->last; i++)
         if (!is_given(s, (uint32_t)(i - base)))
             return true;
@@ -233,7 +71,7 @@ static bool any_left(const struct call_rules *r, const struct constrain_state *s
 
 static bool may_have_parameter(const struct call_rules *r, const struct constrain_state *s)
 {
-    const struct name *tool = &r->names[s->tool];
+    const struct rule_word *tool = &r->words[s->tool];
     for (uint32_t i = 0; i < (uint32_t)(tool->last - tool->first); i++)
         if (!is_given(s, i))
             return true;
@@ -252,15 +90,15 @@ static bool enter(struct constrain_state *s, enum phase phase)
 static void enter_name(const struct call_rules *r, struct constrain_state *s, enum phase phase)
 {
     enter(s, phase);
-    s->first = phase == TOOL_NAME ? 0 : r->names[s->tool].first;
-    s->last = phase == TOOL_NAME ? (uint16_t)r->n_tools : r->names[s->tool].last;
+    s->first = phase == TOOL_NAME ? 0 : r->words[s->tool].first;
+    s->last = phase == TOOL_NAME ? (uint16_t)r->n_tools : r->words[s->tool].last;
 }
 
 static bool end_name(const struct call_rules *r, struct constrain_state *s)
 {
     bool is_tool = s->phase == TOOL_NAME;
     /* Sorted: of the names that begin so, the one that ends here is the first. */
-    if (s->first == s->last || r->names[s->first].len != s->n)
+    if (s->first == s->last || r->words[s->first].len != s->n)
         return false;
     if (is_tool) {
         s->tool = s->first;
@@ -268,7 +106,7 @@ static bool end_name(const struct call_rules *r, struct constrain_state *s)
         memset(s->given, 0, sizeof(s->given));
         return enter(s, INVOKE_TAG_END);
     }
-    uint32_t i = (uint32_t)(s->first - r->names[s->tool].first);
+    uint32_t i = (uint32_t)(s->first - r->words[s->tool].first);
     if (is_given(s, i))
         return false;
     s->given[i / 64] |= UINT64_C(1) << (i % 64);
@@ -284,23 +122,27 @@ static bool feed_any_name(struct constrain_state *s, uint8_t b)
         s->any_param = true;
         return s->n && enter(s, PARAMETER_ATTRIBUTE);
     }
-    return b >= 0x20 && b != 0x7f && ++s->n <= MAX_NAME_BYTES;
+    return b >= 0x20 && b != 0x7f && ++s->n <= CALL_RULES_NAME_BYTES;
+}
+
+/* Of the words that fit so far, those that go on with b. */
+static bool feed_word(const struct call_rules *r, struct constrain_state *s, uint8_t b)
+{
+    if (!b) /* would fit the 0 behind a word */
+        return false;
+    while (s->first < s->last && (uint8_t)r->words[s->first].text[s->n] < b)
+        s->first++;
+    while (s->first < s->last && (uint8_t)r->words[s->last - 1].text[s->n] > b)
+        s->last--;
+    s->n++;
+    return any_left(r, s);
 }
 
 static bool feed_name(const struct call_rules *r, struct constrain_state *s, uint8_t b)
 {
-    if (s->phase == PARAMETER_NAME && r->names[s->tool].takes_any)
+    if (s->phase == PARAMETER_NAME && r->words[s->tool].takes_any)
         return feed_any_name(s, b);
-    if (b == '"')
-        return end_name(r, s);
-    if (!b) /* would fit the 0 behind a name */
-        return false;
-    while (s->first < s->last && (uint8_t)r->names[s->first].text[s->n] < b)
-        s->first++;
-    while (s->first < s->last && (uint8_t)r->names[s->last - 1].text[s->n] > b)
-        s->last--;
-    s->n++;
-    return any_left(r, s);
+    return b == '"' ? end_name(r, s) : feed_word(r, s, b);
 }
 
 /* ---- bytes --------------------------------------------------------------------------------
@@ -311,6 +153,25 @@ static void follow_tail(struct constrain_state *s, uint8_t b)
     s->tail = b == '<' ? 1 : b == '/' && s->tail == 1 ? 2 : 0;
 }
 
+/* The value of the parameter that was named last; s->first still points at it, unless nothing
+ * declares it. */
+static bool enter_value(const struct call_rules *r, struct constrain_state *s, bool is_text)
+{
+    const struct rule_word *p = s->first < s->last ? &r->words[s->first] : NULL;
+    uint16_t first = !p ? 0 : is_text ? p->first : p->first_json;
+    uint16_t last = !p ? 0 : is_text ? p->last : p->last_json;
+    if (first < last) {
+        s->first = first;
+        s->last = last;
+        return enter(s, VALUE_CHOICE);
+    }
+    /* A string is written as text; only where nothing is declared it may be JSON as well. */
+    uint8_t types = p && p->types != TYPE_ANY ? p->types & (uint8_t)~TYPE_STRING : 0;
+    if (!is_text)
+        s->json = (struct json_literal){.types = types};
+    return enter(s, is_text ? VALUE_TEXT : VALUE_JSON);
+}
+
 static bool feed_literal(const struct call_rules *r, struct constrain_state *s, uint8_t b)
 {
     const char *text = literals[s->phase].text;
@@ -319,24 +180,22 @@ static bool feed_literal(const struct call_rules *r, struct constrain_state *s, 
     if (text[++s->n])
         return true;
     enum phase next = literals[s->phase].next;
+    if (next == VALUE_TEXT || next == VALUE_JSON)
+        return enter_value(r, s, next == VALUE_TEXT);
     if (next == TOOL_NAME || next == PARAMETER_NAME)
         enter_name(r, s, next);
     else
         enter(s, next);
-    if (next == VALUE_JSON)
-        s->json = (struct json_literal){0};
     return true;
 }
 
-/* The name that was given last decides; s->first still points at it. */
 static bool feed_string_attribute(const struct call_rules *r, struct constrain_state *s,
                                   uint8_t b)
 {
-    bool declared = s->first < s->last;
-    uint8_t kind = declared ? r->names[s->first].kind : EITHER;
-    if (b == 't' && kind != JSON_ONLY)
+    uint8_t types = s->first < s->last ? r->words[s->first].types : TYPE_ANY;
+    if (b == 't' && (types & TYPE_STRING))
         return enter(s, STRING_TRUE);
-    return b == 'f' && kind != TEXT_ONLY && enter(s, STRING_FALSE);
+    return b == 'f' && (types & ~TYPE_STRING) && enter(s, STRING_FALSE);
 }
 
 static bool feed_gap(struct constrain_state *s, uint8_t b)
@@ -368,6 +227,18 @@ static bool feed_json(struct constrain_state *s, uint8_t b)
     return !s->tail && json_literal_feed(&s->json, b);
 }
 
+/* No value of a choice has a "<". */
+static bool feed_choice(const struct call_rules *r, struct constrain_state *s, uint8_t b)
+{
+    bool is_whole = s->first < s->last && r->words[s->first].len == s->n;
+    bool ends = s->tail == 1 ? b == '/' : !s->tail && b == '<' && is_whole;
+    if (ends) {
+        s->tail++;
+        return true;
+    }
+    return !s->tail && feed_word(r, s, b);
+}
+
 /* A byte of a token that is not an added one. False: it does not fit. */
 static bool feed_byte(const struct call_rules *r, struct constrain_state *s, uint8_t b)
 {
@@ -386,6 +257,8 @@ static bool feed_byte(const struct call_rules *r, struct constrain_state *s, uin
         return feed_gap(s, b);
     case VALUE_JSON:
         return feed_json(s, b);
+    case VALUE_CHOICE:
+        return feed_choice(r, s, b);
     case FIRST_CALL:
     case ENDED:
         return false;
@@ -426,7 +299,7 @@ static bool feed_mark(const struct call_rules *r, struct constrain_state *s)
         return r->n_tools && s->tail == 1 && enter(s, BLOCK_TAG);
     if (s->phase == FIRST_CALL)
         return enter(s, INVOKE_TAG);
-    if (s->phase == VALUE_TEXT || s->phase == VALUE_JSON)
+    if (s->phase == VALUE_TEXT || s->phase == VALUE_JSON || s->phase == VALUE_CHOICE)
         return s->tail == 2 && enter(s, PARAMETER_CLOSE);
     if (s->phase == IN_CALL || s->phase == IN_BLOCK)
         return feed_mark_in_gap(r, s);
@@ -476,5 +349,5 @@ bool constrain_allows(const struct call_rules *r, const struct constrain_state *
 
 bool constrain_is_greedy(const struct constrain_state *s)
 {
-    return !is_free(s) && s->phase != VALUE_JSON;
+    return !is_free(s) && s->phase != VALUE_JSON && s->phase != VALUE_CHOICE;
 }

@@ -7,7 +7,10 @@
  *     parameters that the tool declares and that were not given yet (any name for a tool that
  *     declares none), string="true" or "false" as the declared type asks for;
  *   - a string value is free; "</" and the mark end it, the mark elsewhere in it does not come;
- *   - a string="false" value is one JSON value (json_literal.h), ended the same way;
+ *   - a string="false" value is one JSON value (json_literal.h) of a declared type, ended the
+ *     same way: type, anyOf, oneOf, allOf, nullable, enum and const of the parameter count;
+ *   - of enum and const one value is written, where all of them can be listed (up to 256 of up
+ *     to 1000 bytes, no arrays, no objects, no "<");
  *   - the output does not end inside a block, and ends behind it.
  *
  * Syntax and names are taken greedily (constrain_is_greedy), text and values follow the
@@ -32,7 +35,8 @@ struct call_rules;
 /* functions: an array of {name, parameters} (JSON Schema), as in chat_setup.tools; NULL: none.
  * The tokenizer is borrowed. Names that no tag can hold (quotes, control bytes, over 200 bytes)
  * are left out. ERR_FORMAT: the vocabulary has no DSML mark or EOS; ERR_INVAL: no array;
- * ERR_LIMIT: over 65535 names; ERR_NOMEM. */
+ * ERR_LIMIT: over 65535 names; ERR_NOMEM.
+ * Values of enum beyond that limit are not held to. */
 NODISCARD enum err call_rules_new(struct call_rules **out, const json_t *functions,
                                   const struct tokenizer *t, struct error *e);
 void call_rules_free(struct call_rules *r);

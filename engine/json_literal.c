@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "engine/value_type.h"
+
 enum {
     BEFORE_VALUE = 0,
     BEFORE_VALUE_OR_END, /* behind "[" */
@@ -75,8 +77,36 @@ static bool begin_string(struct json_literal *v, bool is_key)
     return go(v, IN_STRING);
 }
 
+/* Whether the whole value may have one of these types; what is inside it may have any. */
+static bool may_be(const struct json_literal *v, uint8_t types)
+{
+    return v->depth || !v->types || (v->types & types);
+}
+
+/* The types of which a value that begins so may be. */
+static uint8_t types_beginning(uint8_t b)
+{
+    switch (b) {
+    case '"':
+        return TYPE_STRING;
+    case '{':
+        return TYPE_OBJECT;
+    case '[':
+        return TYPE_ARRAY;
+    case 't':
+    case 'f':
+        return TYPE_BOOLEAN;
+    case 'n':
+        return TYPE_NULL;
+    default:
+        return TYPE_NUMBER;
+    }
+}
+
 static bool begin_value(struct json_literal *v, uint8_t b)
 {
+    if (!may_be(v, types_beginning(b)))
+        return false;
     switch (b) {
     case '"':
         return begin_string(v, false);
@@ -196,8 +226,8 @@ static bool count_digit(struct json_literal *v, uint8_t at, uint8_t most)
 static bool feed_number_end(struct json_literal *v, uint8_t b, bool may_point, bool may_e)
 {
     if (may_point && b == '.')
-        return go(v, BEHIND_POINT);
-    if (may_e && (b == 'e' || b == 'E'))
+        return may_be(v, TYPE_FRACTION) && go(v, BEHIND_POINT);
+    if (may_e && (b == 'e' || b == 'E') && may_be(v, TYPE_FRACTION))
         return go(v, BEHIND_E);
     return end_value(v) && feed_behind(v, b);
 }
