@@ -19,7 +19,9 @@ enum phase {
     PHASE_REWRITE, /* packs under half live */
     PHASE_RESETTLE,
     PHASE_REMOVE, /* packs that nothing is in */
+    PHASE_INDEX,  /* the search index anew */
     PHASE_SCRUB,  /* the database file anew; one step, however long it takes */
+    PHASE_FOLD,   /* what that has written to the -wal, into it */
     PHASE_DONE
 };
 
@@ -81,8 +83,8 @@ static void go_on(struct gc *g)
         g->phase++;
     if (g->phase == PHASE_EVICT && g->mode == GC_PURGE)
         g->phase++;
-    if (g->phase == PHASE_SCRUB && g->mode != GC_PURGE)
-        g->phase++;
+    if (g->phase == PHASE_INDEX && g->mode != GC_PURGE)
+        g->phase = PHASE_DONE;
     g->last_pack = 0;
 }
 
@@ -220,12 +222,20 @@ static enum err remove_packs(struct gc *g, struct error *e)
     return rc;
 }
 
+static enum err renew_index(struct gc *g, struct error *e)
+{
+    enum err rc = migrate_drop_copies(&g->st->db, e);
+    if (rc || (rc = search_rebuild(g->st, e)))
+        return err_wrap(e, rc, "purge");
+    go_on(g);
+    return OK;
+}
+
 /* Free pages, and free room in pages, hold old bytes: only a new file has none. */
 static enum err scrub(struct gc *g, struct error *e)
 {
-    enum err rc = migrate_drop_copies(&g->st->db, e);
-    if (rc || (rc = search_rebuild(g->st, e)) || (rc = db_exec(&g->st->db, "VACUUM", e)) ||
-        (rc = db_exec(&g->st->db, "PRAGMA wal_checkpoint(TRUNCATE)", e)))
+    enum err rc = db_exec(&g->st->db, "VACUUM", e);
+    if (rc)
         return err_wrap(e, rc, "purge");
     go_on(g);
     return OK;
@@ -236,7 +246,8 @@ enum err gc_step(struct gc *g, bool *done, struct error *e)
     static enum err (*const phases[])(struct gc *, struct error *) = {
         [PHASE_LOAD] = load,       [PHASE_GARBAGE] = garbage,     [PHASE_EVICT] = evict,
         [PHASE_SETTLE] = settle,   [PHASE_SWEEP] = sweep,         [PHASE_REWRITE] = rewrite,
-        [PHASE_RESETTLE] = settle, [PHASE_REMOVE] = remove_packs, [PHASE_SCRUB] = scrub,
+        [PHASE_RESETTLE] = settle, [PHASE_REMOVE] = remove_packs, [PHASE_INDEX] = renew_index,
+        [PHASE_SCRUB] = scrub,     [PHASE_FOLD] = settle,
     };
     enum err rc = g->phase == PHASE_DONE ? OK : phases[g->phase](g, e);
     *done = g->phase == PHASE_DONE;
