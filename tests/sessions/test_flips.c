@@ -338,5 +338,5 @@ int main(void)
         cmocka_unit_test(ds4_146_encrypted_packs),
         cmocka_unit_test(every_column_is_under_its_tag),
     };
-    return !!cmocka_run_group_tests(tests, NULL, NULL);
+    return !!run_with_both_shapes(tests);
 }

@@ -331,5 +331,5 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_tape_chunk, setup, teardown),
         cmocka_unit_test_setup_teardown(a_mark_without_a_reason, setup, teardown),
     };
-    return !!cmocka_run_group_tests(tests, NULL, NULL);
+    return !!run_with_both_shapes(tests);
 }

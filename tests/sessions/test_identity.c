@@ -22,6 +22,9 @@ static void sglang_33268_10969_every_field_of_a_layout_counts(void **state)
     root_of(&l, 2048, a);
     for (int i = 0; i < 9; i++) {
         uint32_t block = 2048;
+        bool of_planes = i != 0 && i != 5 && i != 7;
+        if (of_planes && !l.n_planes)
+            continue;
         m = l;
         switch (i) {
         case 0:
@@ -151,6 +154,14 @@ static void shapes_follow_the_tape(void **state)
  * the description in identity.h with Python's hashlib.blake2b. */
 static void keys_are_what_they_were(void **state)
 {
+    static const char *const with_planes[] = {
+        "ac11fd4376f87bc3f399b38d4ae6aa42c22c75d564885bdbd1189857fe2c43eb",
+        "edbcb59f6021d7b0236e081297eaef1b74c1db179b0dd3a1703833f5de6edde9",
+        "58cd279848ae8181186dc033b1e99eec094c95baa3e18777511455c14d3e6c3c"};
+    static const char *const tip_alone[] = {
+        "5aebc5aecea725b68058ae2af00c268e3296c9aede3170e8323d5104387811d0",
+        "c5cfcc997b1f9053b48c9dad93db7224ffbf3bef1014a93262f8a7d909677ac4",
+        "a0df00f19746584693eff8df32bc85f26348f9f5a912ef15da866c86a6fd6aa0"};
     (void)state;
     struct state_layout l;
     uint32_t ids[16];
@@ -160,19 +171,17 @@ static void keys_are_what_they_were(void **state)
         ids[i] = i * 1000;
     struct segment s = {0, 20, SEGMENT_INPUT, PREFILL_CED};
     state_layout_make(&l, LAYOUT_ODD);
+    const char *const *want = l.n_planes ? with_planes : tip_alone;
     root_of(&l, 16, k);
     hex_encode(k, sizeof k, hex);
-    assert_string_equal(hex,
-                        "ac11fd4376f87bc3f399b38d4ae6aa42c22c75d564885bdbd1189857fe2c43eb");
+    assert_string_equal(hex, want[0]);
     identity_block(key, k, ids, 16, k);
     hex_encode(k, sizeof k, hex);
-    assert_string_equal(hex,
-                        "edbcb59f6021d7b0236e081297eaef1b74c1db179b0dd3a1703833f5de6edde9");
+    assert_string_equal(hex, want[1]);
     shape_of(&s, 1, NULL, 0, 20, NULL, shape);
     identity_tip(key, k, ids, 4, shape, k);
     hex_encode(k, sizeof k, hex);
-    assert_string_equal(hex,
-                        "58cd279848ae8181186dc033b1e99eec094c95baa3e18777511455c14d3e6c3c");
+    assert_string_equal(hex, want[2]);
 }
 
 int main(void)
@@ -184,5 +193,5 @@ int main(void)
         cmocka_unit_test(shapes_follow_the_tape),
         cmocka_unit_test(keys_are_what_they_were),
     };
-    return !!cmocka_run_group_tests(tests, NULL, NULL);
+    return !!run_with_both_shapes(tests);
 }

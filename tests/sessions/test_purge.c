@@ -286,5 +286,5 @@ int main(void)
         cmocka_unit_test(nothing_is_left_encrypted),
         cmocka_unit_test(a_fork_keeps_its_part),
     };
-    return !!cmocka_run_group_tests(tests, NULL, NULL);
+    return !!run_with_both_shapes(tests);
 }
