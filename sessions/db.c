@@ -392,16 +392,34 @@ void db_note_index(struct db *db)
                          (code & 0xff) == SQLITE_ERROR;
 }
 
+static bool wal_has_moved(const struct db *db)
+{
+    sqlite3_file *wal = NULL;
+    int moved = 0;
+    return sqlite3_file_control(db->handle, "main", SQLITE_FCNTL_JOURNAL_POINTER, &wal) ==
+               SQLITE_OK &&
+           wal && wal->pMethods &&
+           wal->pMethods->xFileControl(wal, SQLITE_FCNTL_HAS_MOVED, &moved) == SQLITE_OK &&
+           moved;
+}
+
 /* In WAL mode SQLite writes on into a file that was removed or replaced under it, and whatever
- * is acknowledged then is gone with the process. */
-static enum err check_in_place(const struct db *db, struct error *e)
+ * is acknowledged then is gone with the process. What such a -wal holds goes into the database,
+ * and another is begun. */
+static enum err check_in_place(struct db *db, struct error *e)
 {
     int moved = 0;
+    const char *path = sqlite3_db_filename(db->handle, "main");
     if (sqlite3_file_control(db->handle, "main", SQLITE_FCNTL_HAS_MOVED, &moved) == SQLITE_OK &&
         moved)
-        return err_set(e, ERR_IO, "database: %.300s was removed or replaced while it is open",
-                       sqlite3_db_filename(db->handle, "main"));
-    return OK;
+        return err_set(e, ERR_IO, "database: %.200s was removed or replaced while it is open",
+                       path);
+    if (!wal_has_moved(db))
+        return OK;
+    enum err rc = db_exec(db, "PRAGMA journal_mode = DELETE; PRAGMA journal_mode = WAL", e);
+    if (!rc && wal_has_moved(db))
+        rc = err_set(e, ERR_IO, "database: it was not begun again");
+    return rc ? err_wrap(e, rc, "%.200s-wal was removed while it is open", path) : OK;
 }
 
 enum err txn_begin(struct txn *t, struct db *db, struct error *e)

@@ -237,6 +237,41 @@ static void every_lost_change_is_named(void **state)
     }
 }
 
+/* In a child: nothing may be asserted. */
+static void append_without_wal(struct damage_test *t, const char *id)
+{
+    char path[160];
+    snprintf(path, sizeof path, "%s-wal", t->f.db);
+    if (unlink(path) || fixture_append(t->f.st, id, 200, 20, SEGMENT_INPUT, NULL))
+        _exit(2);
+}
+
+static void lose_it_on_the_way(struct damage_test *t)
+{
+    append_and_save(t);
+    append_without_wal(t, t->id);
+    append(t, t->other, 200, 20);
+    append_without_wal(t, t->other);
+}
+
+/* Removed under an open store, it takes nothing along: what it held goes into the database, and
+ * what comes after that into a new one. */
+static void a_wal_removed_while_open(void **state)
+{
+    struct damage_test *t = *state;
+    char lost[SESSION_ID_CAP] = "";
+    grow_both(t);
+    in_a_process_that_dies(t, lose_it_on_the_way);
+    open_again(t);
+    store_lost_sessions(t->f.st, name_lost, lost);
+    assert_string_equal(lost, "");
+    assert_false(counters(t).wal_lost);
+    assert_int_equal(fixture_length(t->f.st, t->id), 60);
+    assert_int_equal(restored(t, t->id), 40);
+    assert_int_equal(fixture_length(t->f.st, t->other), 70);
+    assert_int_equal(restored(t, t->other), 30);
+}
+
 /* An open that fails half-way has told nobody: the next one does. */
 static void a_failed_open_does_not_hide_the_loss(void **state)
 {
@@ -401,6 +436,7 @@ int main(void)
         T(a_lost_turn_is_named),
         T(a_lost_tape_commit_is_noticed),
         T(every_lost_change_is_named),
+        T(a_wal_removed_while_open),
         T(a_failed_open_does_not_hide_the_loss),
         T(a_failed_open_is_no_loss),
         T(packs_removed_while_open),
