@@ -36,6 +36,7 @@ struct gc {
     int64_t last_pack; /* swept or rewritten last */
     int64_t moving;    /* pack that is being rewritten; 0: none */
     uint64_t moving_at;
+    bool renewing; /* the search index */
     struct gc_report report;
 };
 
@@ -65,6 +66,10 @@ void gc_end(struct gc *g)
 {
     if (!g)
         return;
+    /* A run that failed there leaves no half an index. If this fails, too, the next start does
+     * it. */
+    if (g->renewing && g->st->search_is_partial)
+        (void)!search_rebuild(g->st, NULL);
     evict_fini(&g->evict);
     free(g);
 }
@@ -224,10 +229,15 @@ static enum err remove_packs(struct gc *g, struct error *e)
 
 static enum err renew_index(struct gc *g, struct error *e)
 {
-    enum err rc = migrate_drop_copies(&g->st->db, e);
-    if (rc || (rc = search_rebuild(g->st, e)))
+    bool done;
+    enum err rc = g->renewing ? OK : migrate_drop_copies(&g->st->db, e);
+    g->renewing = true;
+    if (rc || (rc = search_renew(g->st, &done, e)))
         return err_wrap(e, rc, "purge");
-    go_on(g);
+    if (done) {
+        g->renewing = false;
+        go_on(g);
+    }
     return OK;
 }
 

@@ -32,7 +32,7 @@ enum gc_mode {
     GC_COLLECT, /* garbage; what a crash forgot; eviction if space is short; rewriting */
     GC_EVICT,   /* only if space is short: the least valuable, down to the low watermark */
     /* Garbage, overwritten, also what a restore has found and not read yet; and then the
-     * database file written anew, in one step. */
+     * search index and the database file anew, the latter in one step. */
     GC_PURGE
 };
 

@@ -13,6 +13,7 @@
 #define BEFORE_BYTES 48 /* of a snippet, in front of the match */
 #define SNIPPET_BYTES 192
 #define TEXT_MAX (1u << 20) /* bytes of an item that are searched */
+#define RENEW_EVENTS 32     /* of a step of search_renew */
 #define MATCH_BEGIN '\002'  /* what highlight() puts in front of a match */
 
 static bool is_continuation(char c)
@@ -83,7 +84,7 @@ enum err search_register(struct db *db, struct error *e)
 
 /* ---- upkeep ------------------------------------------------------------------------------ */
 
-/* One statement over the index, with two numbers. */
+/* One statement over the index, with two numbers; ?3 is the last id that it has. */
 static enum err run(struct store *st, const char *sql, int64_t a, int64_t b, struct error *e)
 {
     AUTO(query) struct query q = {0};
@@ -91,6 +92,7 @@ static enum err run(struct store *st, const char *sql, int64_t a, int64_t b, str
     if (!rc) {
         query_int(&q, a);
         query_int(&q, b);
+        query_int(&q, st->search_is_partial ? st->search_upto : INT64_MAX);
         rc = query_run(&q, e);
     }
     if (rc)
@@ -126,12 +128,13 @@ enum err search_add(struct store *st, int64_t strand, uint64_t seq, const char *
     if (!rc && before)
         rc = run(st,
                  "INSERT INTO search(search, rowid, text) SELECT 'delete', " SEARCH_ID
-                 ", item_text(json) FROM events WHERE strand = ? AND seq = ?",
+                 ", item_text(json) FROM events WHERE strand = ?1 AND seq = ?2"
+                 " AND " SEARCH_ID " <= ?3",
                  strand, (int64_t)before, e);
     if (!rc)
         rc = run(st,
                  "INSERT INTO search(rowid, text) SELECT " SEARCH_ID ", item_text(json)"
-                 " FROM events WHERE strand = ? AND seq = ?",
+                 " FROM events WHERE strand = ?1 AND seq = ?2 AND " SEARCH_ID " <= ?3",
                  strand, (int64_t)seq, e);
     return rc;
 }
@@ -140,20 +143,115 @@ enum err search_drop(struct store *st, int64_t strand, uint64_t seq, struct erro
 {
     return run(st,
                "INSERT INTO search(search, rowid, text) SELECT 'delete', id, text"
-               " FROM search_source WHERE id > ?1 << 32 | ?2 AND id < (?1 + 1) << 32",
+               " FROM search_source WHERE id > ?1 << 32 | ?2 AND id < (?1 + 1) << 32"
+               " AND id <= ?3",
                strand, (int64_t)seq, e);
 }
 
+/* An empty index first: of some damage FTS5 does not even open its tables to be made again. */
+#define EMPTY_INDEX                                                                            \
+    "INSERT OR REPLACE INTO search_config(k, v) VALUES('version', 4);"                         \
+    "DELETE FROM search_data; DELETE FROM search_idx;"                                         \
+    "INSERT INTO search_data VALUES(1, x''), (10, x'00000000000000');"
+
 enum err search_rebuild(struct store *st, struct error *e)
 {
-    /* An empty index first: of some damage FTS5 does not even open its tables to be rebuilt. */
     enum err rc = db_exec(&st->db,
-                          "INSERT OR REPLACE INTO search_config(k, v) VALUES('version', 4);"
-                          "DELETE FROM search_data; DELETE FROM search_idx;"
-                          "INSERT INTO search_data VALUES(1, x''), (10, x'00000000000000');"
-                          "INSERT INTO search(search) VALUES('rebuild');",
+                          EMPTY_INDEX "INSERT INTO search(search) VALUES('rebuild');"
+                                      "DELETE FROM meta WHERE key = 'search'",
                           e);
+    if (rc)
+        return err_wrap(e, rc, "search index");
+    st->search_is_partial = false;
+    return OK;
+}
+
+/* The id up to which the next step goes; *found false: nothing is left. */
+static enum err next_upto(struct store *st, bool *found, int64_t *out, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc = query_init(&q, &st->db,
+                             "SELECT max(id) FROM (SELECT " SEARCH_ID " AS id FROM events"
+                             " WHERE " SEARCH_ID " > ? ORDER BY " SEARCH_ID " LIMIT ?)",
+                             e);
+    bool row = false;
+    if (rc)
+        return rc;
+    query_int(&q, st->search_upto);
+    query_int(&q, RENEW_EVENTS);
+    if ((rc = query_step(&q, &row, e)))
+        return rc;
+    *out = row ? row_int(&q, 0) : 0;
+    *found = *out != 0;
+    return OK;
+}
+
+/* One more stretch of ids, from a to b. */
+static enum err renew_some(struct store *st, int64_t a, int64_t b, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    enum err rc =
+        query_init(&q, &st->db,
+                   "INSERT INTO search(rowid, text) SELECT id, text FROM search_source"
+                   " WHERE id > ? AND id <= ?",
+                   e);
+    if (rc)
+        return rc;
+    query_int(&q, a);
+    query_int(&q, b);
+    if ((rc = query_run(&q, e)))
+        return rc;
+    return meta_write(st, "search", &b, sizeof b, e);
+}
+
+static enum err renew_begin(struct store *st, struct error *e)
+{
+    AUTO(txn) struct txn t = {0};
+    int64_t zero = 0;
+    enum err rc = txn_begin(&t, &st->db, e);
+    if (rc ||
+        (rc = db_exec(&st->db, EMPTY_INDEX "INSERT INTO search(search) VALUES('delete-all')",
+                      e)) ||
+        (rc = meta_write(st, "search", &zero, sizeof zero, e)) || (rc = txn_commit(&t, e)))
+        return rc;
+    st->search_is_partial = true;
+    st->search_upto = 0;
+    return OK;
+}
+
+static enum err renew_step(struct store *st, bool *done, struct error *e)
+{
+    AUTO(txn) struct txn t = {0};
+    int64_t upto = 0;
+    bool found;
+    enum err rc = txn_begin(&t, &st->db, e);
+    if (rc || (rc = next_upto(st, &found, &upto, e)) ||
+        (found && (rc = renew_some(st, st->search_upto, upto, e))) ||
+        (!found && (rc = db_exec(&st->db, "DELETE FROM meta WHERE key = 'search'", e))) ||
+        (rc = txn_commit(&t, e)))
+        return rc;
+    st->search_is_partial = found;
+    st->search_upto = upto;
+    *done = !found;
+    return OK;
+}
+
+enum err search_renew(struct store *st, bool *done, struct error *e)
+{
+    *done = false;
+    enum err rc = st->search_is_partial ? renew_step(st, done, e) : renew_begin(st, e);
     return rc ? err_wrap(e, rc, "search index") : OK;
+}
+
+enum err search_open(struct store *st, struct error *e)
+{
+    AUTO(query) struct query q = {0};
+    bool row = false;
+    enum err rc = query_init(&q, &st->db, "SELECT 1 FROM meta WHERE key = 'search'", e);
+    if (rc || (rc = query_step(&q, &row, e)) || !row)
+        return rc;
+    query_fini(&q);
+    return search_rebuild(st, e);
 }
 
 enum err search_check(struct store *st, struct error *e)
@@ -172,7 +270,7 @@ enum err search_uncover(struct store *st, int64_t strand, struct error *e)
     return run(st,
                "INSERT INTO search(rowid, text) SELECT id, text FROM search_source"
                " WHERE id >= ?1 << 32 AND id < (?1 + ?2) << 32"
-               " AND id NOT IN (SELECT id FROM search_docsize)",
+               " AND id <= ?3 AND id NOT IN (SELECT id FROM search_docsize)",
                strand, 1, e);
 }
 
@@ -433,6 +531,8 @@ enum err search_run(struct store *st, const struct search_query *q, search_fn *f
     buf_init(&f.clean, 4 * TEXT_MAX); /* a mark may be longer than what it hides */
     buf_init(&f.head, 4 * TEXT_MAX);
     buf_init(&f.snippet, 4 * SNIPPET_BYTES);
+    if (st->search_is_partial)
+        return err_set(e, ERR_BUSY, "the search index is being made again: try again");
     if (q->limit > SEARCH_MAX_HITS)
         return err_set(e, ERR_INVAL, "search: at most %u hits", SEARCH_MAX_HITS);
     enum err rc = translate(q->text, &match, e);

@@ -66,4 +66,11 @@ NODISCARD enum err search_check(struct store *st, struct error *e);
  * purge needs that: FTS5 deletes by marking). In a transaction or not. */
 NODISCARD enum err search_rebuild(struct store *st, struct error *e);
 
+/* The same in steps of some milliseconds, each a transaction; what the store does between two
+ * of them keeps the index right as far as it goes, and searches are ERR_BUSY. *done: that was
+ * the last. One that was left is ended by search_rebuild. */
+NODISCARD enum err search_renew(struct store *st, bool *done, struct error *e);
+/* Once rows can be read: makes the index again if a process before left search_renew. */
+NODISCARD enum err search_open(struct store *st, struct error *e);
+
 #endif

@@ -218,7 +218,7 @@ static enum err store_start(struct store *st, const struct store_options *o, str
         (rc = schema_version(&st->db, &version, e)) ||
         (version == 0 && (rc = schema_create(&st->db, e))) ||
         (rc = aio_open(&io, &st->aio, e)) || (rc = open_identity(st, o, version, e)) ||
-        (rc = witness_compare(st, e)) || (rc = scan_packs(st, e)))
+        (rc = witness_compare(st, e)) || (rc = search_open(st, e)) || (rc = scan_packs(st, e)))
         return rc;
     struct space space;
     if ((rc = space_read(st, &space, e)) || (rc = witness_open(st->lock_fd, o->db_path, e)))

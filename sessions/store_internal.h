@@ -83,6 +83,8 @@ struct store {
     struct store_pin pins[STORE_MAX_PINS];
     size_t next_pin;
     uint64_t replay_tokens;     /* what a tip saves, by the last layout seen; 0: none yet */
+    bool search_is_partial;     /* search_renew is under way: */
+    int64_t search_upto;        /* the index has what it should of ids up to this */
     uint64_t n_collections;     /* runs of gc: plans made before one have to be made again */
     struct store_counters seen; /* what the scan and the reads counted */
     char lost[STORE_MAX_LOST][ULID_CHARS + 1];

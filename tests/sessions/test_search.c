@@ -7,6 +7,7 @@
 #include "base/fs.h"
 #include "sessions/gc.h"
 #include "sessions/search.h"
+#include "sessions/store_internal.h"
 #include "tests/support/store_fixture.h"
 #include "tests/support/test.h"
 
@@ -257,6 +258,113 @@ static void what_was_hidden_comes_back(void **state)
     assert_ok(search_check(t->f.st, &e), &e);
 }
 
+/* ---- made again in steps ----------------------------------------------------------------- */
+
+/* Every word of the index with its places, its rows, and what it counts. */
+static void dump_index(struct search_test *t, struct buf *out)
+{
+    sqlite3 *db = t->f.st->db.handle;
+    struct error e;
+    sqlite3_stmt *q;
+    buf_clear(out);
+    assert_int_equal(sqlite3_exec(db,
+                                  "CREATE VIRTUAL TABLE IF NOT EXISTS temp.words"
+                                  " USING fts5vocab(main, search, instance)",
+                                  NULL, NULL, NULL),
+                     SQLITE_OK);
+    static const char sql[] =
+        "SELECT * FROM (SELECT term || ' ' || doc || ' ' || offset FROM words"
+        " ORDER BY term, doc, offset)"
+        " UNION ALL SELECT * FROM (SELECT 'row ' || id FROM search_docsize ORDER BY id)"
+        " UNION ALL SELECT 'sums ' || hex(block) FROM search_data WHERE id = 1";
+    assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &q, NULL), SQLITE_OK);
+    while (sqlite3_step(q) == SQLITE_ROW) {
+        assert_ok(buf_add_str(out, (const char *)sqlite3_column_text(q, 0), &e), &e);
+        assert_ok(buf_add_str(out, "\n", &e), &e);
+    }
+    assert_int_equal(sqlite3_finalize(q), SQLITE_OK);
+}
+
+static uint32_t draw(uint64_t *seed, uint32_t below)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*seed >> 33) % below;
+}
+
+static void say_something(struct search_test *t, const char *session, uint64_t *seed)
+{
+    char item[16], text[64];
+    snprintf(item, sizeof item, "i%u", draw(seed, 60));
+    snprintf(text, sizeof text, "word%u and word%u", draw(seed, 400), draw(seed, 400));
+    say(t, session, item, text);
+}
+
+/* What may happen to a store between two steps. */
+static void do_something(struct search_test *t, char ids[][SESSION_ID_CAP], size_t *n,
+                         uint64_t *seed)
+{
+    char name[40];
+    struct error e;
+    size_t i = draw(seed, (uint32_t)*n);
+    switch (draw(seed, 8)) {
+    case 0:
+        snprintf(name, sizeof name, "f%zu-%u", *n, draw(seed, 1u << 30));
+        struct session_fork f = {.parent = ids[i], .at_seq = draw(seed, 40) + 1, .name = name};
+        if (*n < 12 && !session_fork(t->f.st, &f, ids[*n], &e))
+            ++*n;
+        break;
+    case 1:
+        if (*n < 3)
+            break;
+        assert_ok(session_delete(t->f.st, ids[i], &e), &e);
+        memmove(ids[i], ids[--*n], SESSION_ID_CAP);
+        break;
+    default:
+        say_something(t, ids[i], seed);
+        break;
+    }
+}
+
+/* In steps with anything in between, it is what it is when it is made in one. */
+static void made_again_in_steps(void **state)
+{
+    struct search_test *t = *state;
+    char ids[12][SESSION_ID_CAP];
+    size_t n = 3;
+    struct error e;
+    struct hits h;
+    AUTO(buf) struct buf steps = BUF_INIT(1 << 24);
+    AUTO(buf) struct buf whole = BUF_INIT(1 << 24);
+    memcpy(ids[0], t->id, SESSION_ID_CAP);
+    fixture_session(&t->f, "two", ids[1]);
+    fixture_session(&t->f, "three", ids[2]);
+    uint64_t seed = 7;
+    for (int i = 0; i < 300; i++)
+        say_something(t, ids[draw(&seed, 3)], &seed);
+    for (int round = 0; round < (getenv("AGENTD_SLOW") ? 200 : 12); round++) {
+        size_t n_steps = 0;
+        for (bool done = false; !done; n_steps++) {
+            assert_ok(search_renew(t->f.st, &done, &e), &e);
+            if (!done)
+                assert_int_equal(find_in(t, "and", NULL, 0, &h, &e), ERR_BUSY);
+            for (int k = 0; k < 4; k++)
+                do_something(t, ids, &n, &seed);
+            if (round % 4 == 3 && n_steps == 3)
+                break; /* left there: the next start ends it */
+        }
+        assert_true(n_steps >= 3);
+        if (round % 4 == 3)
+            store_fixture_reopen(&t->f);
+        dump_index(t, &steps);
+        assert_ok(search_rebuild(t->f.st, &e), &e);
+        dump_index(t, &whole);
+        assert_true(whole.len > 100);
+        assert_string_equal(buf_str(&steps), buf_str(&whole));
+        assert_ok(find_in(t, "and", NULL, 0, &h, &e), &e);
+        assert_true(h.n > 0);
+    }
+}
+
 /* ---- snippets ---------------------------------------------------------------------------- */
 
 static void claude_code_86707_secrets_do_not_show(void **state)
@@ -409,6 +517,7 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(what_was_hidden_comes_back, setup, teardown),
         cmocka_unit_test_setup_teardown(a_purge_leaves_no_word, setup, teardown),
+        cmocka_unit_test_setup_teardown(made_again_in_steps, setup, teardown),
         cmocka_unit_test_setup_teardown(claude_code_86707_secrets_do_not_show, setup, teardown),
         cmocka_unit_test_setup_teardown(snippets_are_cut_on_characters, setup, teardown),
         cmocka_unit_test_setup_teardown(damage_stops_nobody, setup, teardown),

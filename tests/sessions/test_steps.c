@@ -134,7 +134,7 @@ static void time_purge(struct step_test *t, const char *id)
     }
     gc_end(g);
     assert_true(t->t.n > 8);
-    tell(&t->t, "purge (the longest makes the search index anew, the next the database file)");
+    tell(&t->t, "purge (the longest writes the database file anew)");
 }
 
 static uint64_t file_size(const char *path)
