@@ -71,6 +71,8 @@ FUZZ_REPLAY := $(patsubst tests/fuzz/%.c,$(B)/tests/fuzz/%,$(FUZZ_SRC))
 # Small programs that tests and scripts start: tests/support/tools/NAME.c is build/tests/NAME.
 TOOL_SRC    := $(wildcard tests/support/tools/*.c)
 TEST_TOOLS  := $(patsubst tests/support/tools/%.c,$(B)/tests/%,$(TOOL_SRC))
+# The CUDA kernels compiled for the host, as the library that agentd loads.
+EMULATED_LIB := $(B)/tests/libagentd-cuda-emulated.so
 EXAMPLE_SRC := $(wildcard examples/*.c)
 EXAMPLES    := $(patsubst examples/%.c,$(B)/examples/%,$(EXAMPLE_SRC))
 
@@ -89,7 +91,7 @@ endef
 
 all: $(BINS) $(EXAMPLES) ## the binaries, CPU only
 
-tests: all $(TESTS) $(TEST_TOOLS) $(FUZZ_REPLAY) ## and everything that check runs
+tests: all $(TESTS) $(TEST_TOOLS) $(FUZZ_REPLAY) $(EMULATED_LIB) ## and everything that check runs
 
 $(LIB): $(LIB_OBJ)
 	$(call say,AR,$@)
@@ -119,7 +121,7 @@ $(B)/tests/%: $(B)/obj/tests/%.o $(SUPPORT_OBJ) $(LIB)
 EMULATED_OBJ := $(patsubst %.cu,$(B)/obj/emulated/%.o,$(wildcard kernels/*.cu)) \
                 $(patsubst %.cc,$(B)/obj/emulated/%.o,$(wildcard tests/support/*.cc))
 CXXFLAGS ?= $(OPT) -g
-CXXFLAGS += -std=gnu++17 -fno-strict-aliasing -ffp-contract=off -fno-omit-frame-pointer -Wall -Wextra -Wshadow \
+CXXFLAGS += -std=gnu++17 -fPIC -fno-strict-aliasing -ffp-contract=off -fno-omit-frame-pointer -Wall -Wextra -Wshadow \
             $(if $(DEV),-Werror) $(SAN_$(VARIANT))
 define emulated
 $(call say,CXX,$<)
@@ -134,6 +136,12 @@ $(B)/obj/emulated/%.o: %.cc Makefile
 
 $(filter $(B)/tests/kernels/%,$(TESTS)): $(B)/tests/%: $(B)/obj/tests/%.o $(EMULATED_OBJ) $(SUPPORT_OBJ) $(LIB)
 	$(call link,$(TEST_LIBS) -lstdc++)
+
+# And as the library that agentd loads, for the tests of everything above.
+$(EMULATED_LIB): $(EMULATED_OBJ) $(patsubst %.c,$(B)/obj/cuda/%.o,base/err.c kernels/types.c)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CXX) $(LDFLAGS) -shared -o $@ $^
 
 $(TEST_TOOLS): $(B)/tests/%: $(B)/obj/tests/support/tools/%.o $(SUPPORT_OBJ) $(LIB)
 	$(call link,$(TEST_LIBS))

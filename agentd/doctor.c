@@ -11,6 +11,7 @@
 #include "agentd/events.h"
 #include "agentd/verbs.h"
 #include "engine/cpu.h"
+#include "engine/gpu.h"
 #include "engine/inventory.h"
 #include "sessions/sqlite_info.h"
 #include "tools/tools.h"
@@ -99,6 +100,25 @@ void doctor_machine(struct doctor *d)
     else
         doctor_line(d, DOCTOR_WARN, "memory", NULL, "how much is available is not known");
     look_at_files(d);
+}
+
+/* What there is none of is no fault, unless it was asked for. */
+void doctor_gpu(struct doctor *d, const struct doctor_places *p)
+{
+    struct gpu g;
+    struct error e;
+    if (gpu_describe(p->cuda_library, p->device, &g, &e)) {
+        doctor_line(d, p->wants_gpu ? DOCTOR_FAIL : DOCTOR_OK, "gpu",
+                    json_pack("{s:b}", "available", 0), "%s%s",
+                    p->wants_gpu ? "" : "not used: ", e.msg);
+        return;
+    }
+    doctor_line(d, DOCTOR_OK, "gpu",
+                json_pack("{s:b, s:s, s:s, s:s, s:I, s:I}", "available", 1, "device", g.name,
+                          "driver", g.driver, "numerics", g.numerics, "freeBytes",
+                          (json_int_t)g.free_bytes, "totalBytes", (json_int_t)g.total_bytes),
+                "device %d, %s (%s), %s, %.1f of %.1f GB free", p->device, g.name, g.numerics,
+                g.driver, (double)g.free_bytes / GB, (double)g.total_bytes / GB);
 }
 
 /* ---- sandbox ----------------------------------------------------------------------------- */

@@ -27,8 +27,11 @@ void doctor_line(struct doctor *d, enum doctor_status status, const char *name, 
 /* The places that a daemon of this user would use. */
 struct doctor_places {
     char db[FS_PATH_BYTES], packs[FS_PATH_BYTES], spill[FS_PATH_BYTES];
-    const char *socket;   /* NULL: the default */
-    const char *model;    /* NULL: none to look at */
+    const char *socket;       /* NULL: the default */
+    const char *model;        /* NULL: none to look at */
+    bool wants_gpu;           /* `serve` is told to compute on one */
+    const char *cuda_library; /* NULL: where it is looked for */
+    int device;
     uint64_t speed_bytes; /* written and read back to measure; 0: not measured */
 };
 
@@ -37,6 +40,7 @@ void doctor_disk(struct doctor *d, const struct doctor_places *p);
 /* doctor.c: the rest. */
 void doctor_libraries(struct doctor *d);
 void doctor_machine(struct doctor *d);
+void doctor_gpu(struct doctor *d, const struct doctor_places *p);
 void doctor_sandbox(struct doctor *d, const struct doctor_places *p);
 void doctor_model(struct doctor *d, const struct doctor_places *p);
 void doctor_socket(struct doctor *d, const struct doctor_places *p);

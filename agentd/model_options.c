@@ -17,6 +17,8 @@ enum err model_open(const struct model_options *o, struct engine **out, struct e
         .precision = precisions[o->precision],
         .backend = model_backends[o->backend],
         .isa = o->isa,
+        .cuda_library = o->cuda_library,
+        .device = (int)o->device,
         .n_threads = (uint32_t)o->threads,
         .chunk_tokens = (uint32_t)o->chunk,
         .draft_tokens = (uint32_t)o->draft,
@@ -45,6 +47,7 @@ void model_args(const struct model_options *o, struct model_args *out)
     size_t n = 0;
     const char **v = out->argv;
 
+    snprintf(out->device, sizeof(out->device), "%" PRId64, o->device);
     snprintf(out->threads, sizeof(out->threads), "%" PRId64, o->threads);
     snprintf(out->chunk, sizeof(out->chunk), "%" PRId64, o->chunk);
     snprintf(out->draft, sizeof(out->draft), "%" PRId64, o->draft);
@@ -71,6 +74,12 @@ void model_args(const struct model_options *o, struct model_args *out)
         v[n++] = "--isa";
         v[n++] = o->isa;
     }
+    if (o->cuda_library) {
+        v[n++] = "--cuda-library";
+        v[n++] = o->cuda_library;
+    }
+    v[n++] = "--device";
+    v[n++] = out->device;
     v[n++] = "--threads";
     v[n++] = out->threads;
     v[n++] = "--chunk";

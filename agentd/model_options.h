@@ -11,6 +11,8 @@ struct model_options {
     const char *engine;     /* "script:FILE"; NULL: the checkpoint itself */
     int backend, precision; /* indices of the tables in model_options.c */
     const char *isa;
+    const char *cuda_library; /* NULL: where kernels/cuda.h looks */
+    int64_t device;           /* of backend cuda */
     const char *digest_cache; /* folder; NULL: nothing is remembered */
     bool verify_weights;
     const char *spill_dir;            /* no option of its own; NULL: the engine's default */
@@ -48,6 +50,27 @@ extern const char *const model_backends[], *const model_precisions[];
          0,                                                                                    \
          NULL,                                                                                 \
          "instruction set of the cpu backend (default: the best here)",                        \
+         false},                                                                               \
+        {"device",                                                                             \
+         0,                                                                                    \
+         OPTION_INT,                                                                           \
+         offsetof(type, member.device),                                                        \
+         "N",                                                                                  \
+         0,                                                                                    \
+         1023,                                                                                 \
+         NULL,                                                                                 \
+         "GPU of the cuda backend (default: 0, the first)",                                    \
+         false},                                                                               \
+        {"cuda-library",                                                                       \
+         0,                                                                                    \
+         OPTION_STRING,                                                                        \
+         offsetof(type, member.cuda_library),                                                  \
+         "FILE",                                                                               \
+         0,                                                                                    \
+         0,                                                                                    \
+         NULL,                                                                                 \
+         "library of the cuda backend (default: libagentd-cuda.so beside agentd, in "          \
+         "../lib/agentd, or where the dynamic linker looks)",                                  \
          false},                                                                               \
         {"threads",                                                                            \
          0,                                                                                    \
@@ -130,13 +153,14 @@ extern const char *const model_backends[], *const model_precisions[];
 NODISCARD enum err model_open(const struct model_options *o, struct engine **out,
                               struct error *e);
 
-#define MODEL_ARGS 28
+#define MODEL_ARGS 32
 /* The command line that gives the same options, NULL at its end; weights that were verified
  * are not verified again. Numbers are written to
  * `scratch`; the rest is borrowed from o. */
 struct model_args {
     const char *argv[MODEL_ARGS];
-    char threads[24], chunk[24], draft[24], expert_ram[24], engram_ram[24], kv_resident[24];
+    char device[24], threads[24], chunk[24], draft[24], expert_ram[24], engram_ram[24],
+        kv_resident[24];
 };
 void model_args(const struct model_options *o, struct model_args *out);
 

@@ -12,7 +12,8 @@
 #include "base/options.h"
 
 struct doctor_options {
-    const char *store, *model, *socket;
+    const char *store, *model, *socket, *cuda_library;
+    int64_t device;
     uint64_t speed_bytes;
     bool json;
 };
@@ -24,6 +25,8 @@ static const struct option table[] = {
     {"socket", 0, OPTION_STRING, AT(socket), "PATH", .help = "as for serve"},
     {"speed", 0, OPTION_BYTES, AT(speed_bytes), "BYTES", .max = INT64_C(1) << 36,
      .help = "written and read back to measure the disk; 0: not (default 128M)"},
+    {"device", 0, OPTION_INT, AT(device), "N", .max = 1023, .help = "as for serve"},
+    {"cuda-library", 0, OPTION_STRING, AT(cuda_library), "FILE", .help = "as for serve"},
     {"json", 0, OPTION_FLAG, AT(json), .help = "as JSON"},
 };
 const struct command verb_doctor_command = {
@@ -51,6 +54,10 @@ static enum err find_places(const struct doctor_options *o, const struct setting
     p->model = o->model ? o->model : setting(s, "model");
     p->socket = o->socket ? o->socket : setting(s, "socket");
     p->speed_bytes = o->speed_bytes;
+    const char *backend = setting(s, "backend"), *device = setting(s, "device");
+    p->wants_gpu = backend && !strcmp(backend, "cuda");
+    p->cuda_library = o->cuda_library ? o->cuda_library : setting(s, "cuda-library");
+    p->device = o->device >= 0 ? (int)o->device : device ? (int)strtol(device, NULL, 10) : 0;
     enum err rc;
     if (!store) {
         if (!(rc = fs_place_path(FS_DATA, "agentd/agentd.db", p->db, sizeof p->db, e)))
@@ -84,6 +91,7 @@ static int examine(const struct doctor_places *p, bool json)
 {
     struct doctor d = {.lines = json_array()};
     doctor_machine(&d);
+    doctor_gpu(&d, p);
     doctor_libraries(&d);
     doctor_disk(&d, p);
     doctor_sandbox(&d, p);
@@ -104,7 +112,7 @@ static int examine(const struct doctor_places *p, bool json)
 
 int verb_doctor(int argc, char **argv)
 {
-    struct doctor_options o = {.speed_bytes = 128u << 20};
+    struct doctor_options o = {.device = -1, .speed_bytes = 128u << 20};
     struct doctor_places p = {0};
     struct settings s = {0};
     struct error e;

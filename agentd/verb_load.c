@@ -6,16 +6,28 @@
 
 #include "agentd/verb_text.h"
 #include "agentd/verbs.h"
+#include "engine/gpu.h"
 #include "engine/inventory.h"
 
 struct load_options {
-    const char *model;
+    const char *model, *cuda_library;
+    int64_t device;
+    int backend;
     bool json;
 };
+
+enum { LOAD_CPU, LOAD_CUDA };
+static const char *const backends[] = {"cpu", "cuda", NULL};
 
 static const struct option table[] = {
     {"model", 'm', OPTION_STRING, offsetof(struct load_options, model), "DIR",
      .help = "model folder", .required = true},
+    {"backend", 0, OPTION_ENUM, offsetof(struct load_options, backend), "NAME",
+     .choices = backends, .help = "where it would compute; cuda: what goes where, and why"},
+    {"device", 0, OPTION_INT, offsetof(struct load_options, device), "N", .max = 1023,
+     .help = "as for serve"},
+    {"cuda-library", 0, OPTION_STRING, offsetof(struct load_options, cuda_library), "FILE",
+     .help = "as for serve"},
     {"json", 0, OPTION_FLAG, offsetof(struct load_options, json), .help = "as JSON"},
 };
 
@@ -32,7 +44,10 @@ const struct command verb_load_command = {
 struct report {
     const struct load_options *o;
     struct inventory v;
-    uint64_t memory;
+    uint64_t memory; /* available, of the backend */
+    struct gpu gpu;  /* with backend cuda */
+    struct placement placement[PLACEMENT_MAX];
+    size_t n_placement;
     enum err verdict; /* OK: it runs here */
     struct error why;
 };
@@ -92,12 +107,31 @@ static enum err add_sums(const struct report *r, struct buf *out, struct error *
     return rc;
 }
 
+/* The device, and what goes where. */
+static enum err add_device(const struct report *r, struct buf *out, struct error *e)
+{
+    const struct gpu *g = &r->gpu;
+    if (!r->n_placement)
+        return OK;
+    enum err rc = buf_printf(
+        out, e, "device    %" PRId64 ", %s (%s), %s, %.1f of %.1f GB free\n", r->o->device,
+        g->name, g->numerics, g->driver, BILLION(g->free_bytes), BILLION(g->total_bytes));
+    for (size_t i = 0; i < r->n_placement && !rc; i++) {
+        const struct placement *p = &r->placement[i];
+        rc = buf_printf(out, e, "          %-18s %-7s %9.3f of %9.3f GB: %s\n", p->what,
+                        p->where, BILLION(p->n_bytes), BILLION(p->of_bytes), p->why);
+    }
+    return rc;
+}
+
 static enum err write_text(const struct report *r, struct error *e)
 {
     AUTO(buf) struct buf out = BUF_INIT(1 << 20);
     enum err rc = add_kinds(&r->v, &out, e);
     if (!rc)
         rc = add_sums(r, &out, e);
+    if (!rc)
+        rc = add_device(r, &out, e);
     for (size_t i = 0; i < r->v.n_kept && !rc; i++)
         rc = buf_printf(&out, e, "%s: %s\n", problem_kind_name(r->v.problems[i].kind),
                         r->v.problems[i].text);
@@ -145,6 +179,21 @@ static json_t *tiers_json(const struct inventory *v)
     return list;
 }
 
+static json_t *device_json(const struct report *r)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < r->n_placement; i++) {
+        const struct placement *p = &r->placement[i];
+        json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:I, s:s}", "what", p->what,
+                                              "where", p->where, "bytes", N(p->n_bytes),
+                                              "of_bytes", N(p->of_bytes), "why", p->why));
+    }
+    return json_pack("{s:I, s:s, s:s, s:s, s:I, s:I, s:o}", "number", N(r->o->device), "name",
+                     r->gpu.name, "driver", r->gpu.driver, "numerics", r->gpu.numerics,
+                     "free_bytes", N(r->gpu.free_bytes), "total_bytes", N(r->gpu.total_bytes),
+                     "placement", list);
+}
+
 static enum err write_json(const struct report *r, struct error *e)
 {
     const struct inventory *v = &r->v;
@@ -160,6 +209,8 @@ static enum err write_json(const struct report *r, struct error *e)
         "problems", problems_json(v), "runs", r->verdict == OK, "budgets", tiers_json(v));
     if (!j)
         return err_set(e, ERR_NOMEM, "report");
+    if (r->n_placement)
+        json_object_set_new(j, "device", device_json(r));
     enum err rc = verb_text_write_json(j, e);
     json_decref(j);
     return rc;
@@ -176,6 +227,14 @@ int verb_load(int argc, char **argv)
     enum err rc = inventory_take(&r.v, o.model, &e);
     if (rc)
         return verb_fail("load", rc, &e);
+    if (o.backend == LOAD_CUDA) {
+        if ((rc = gpu_describe(o.cuda_library, (int)o.device, &r.gpu, &e))) {
+            inventory_fini(&r.v);
+            return verb_fail("load", rc, &e);
+        }
+        r.memory = r.gpu.free_bytes;
+        r.n_placement = placement_list(&r.v, r.memory, r.placement);
+    }
     if (!(r.verdict = inventory_check(&r.v, &r.why)))
         r.verdict = inventory_fits(&r.v, r.memory, &r.why);
     rc = o.json ? write_json(&r, &e) : write_text(&r, &e);

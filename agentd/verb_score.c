@@ -16,8 +16,8 @@
 #define SCORE_MAX_SEGMENTS 65536
 
 struct score_options {
-    const char *model, *ids, *segments, *mode, *isa, *resume, *dump, *out;
-    int64_t prefill, chunk, threads, cut;
+    const char *model, *ids, *segments, *mode, *isa, *cuda_library, *resume, *dump, *out;
+    int64_t device, prefill, chunk, threads, cut;
     int precision, backend;
 };
 
@@ -41,6 +41,9 @@ static const struct option table[] = {
      .help = "where it is computed"},
     {"isa", 0, OPTION_STRING, AT(isa), "NAME",
      .help = "of backend cpu: avx512bf16, avx512, avx2, portable"},
+    {"device", 0, OPTION_INT, AT(device), "N", .max = 1023, .help = "GPU of backend cuda"},
+    {"cuda-library", 0, OPTION_STRING, AT(cuda_library), "FILE",
+     .help = "of backend cuda (default: as for serve)"},
     {"chunk", 0, OPTION_INT, AT(chunk), "N", .min = 0, .max = 65536,
      .help = "most ids of one step"},
     {"threads", 0, OPTION_INT, AT(threads), "N", .min = 0, .max = 256,
@@ -488,6 +491,8 @@ int verb_score(int argc, char **argv)
                       .engine_options = {.precision = precisions[o.precision],
                                          .backend = BACKENDS[o.backend],
                                          .isa = o.isa,
+                                         .cuda_library = o.cuda_library,
+                                         .device = (int)o.device,
                                          .n_threads = (uint32_t)o.threads,
                                          .chunk_tokens = (uint32_t)o.chunk,
                                          .no_weight_digest = true},

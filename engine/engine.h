@@ -51,6 +51,8 @@ struct engine_options {
     const char *backend; /* "cpu" (default when NULL), "ref", "cuda" */
     /* A backend of the caller's own, instead of that one. pool outlives the table. */
     enum err (*open_kernels)(struct kernels *k, struct pool *pool, struct error *e);
+    const char *cuda_library; /* for cuda: its file; NULL: as kernels/cuda.h finds it */
+    int device;               /* for cuda: number of the device */
     const char *isa; /* for cpu: "avx512bf16", "avx512", "avx2", "portable"; NULL: best here */
     uint32_t n_threads;    /* 0: all cores */
     uint32_t chunk_tokens; /* most tokens of one step, 0: the backend's choice. Those that are

@@ -8,9 +8,11 @@
 #include "engine/experts.h"
 #include "engine/fingerprint.h"
 #include "engine/forward.h"
+#include "engine/gpu.h"
 #include "engine/kv_gather.h"
 #include "engine/sample.h"
 #include "engine/token_map.h"
+#include "kernels/cuda.h"
 
 /* 2,048 tokens give an expert of the released model 32 rows, for which it is expanded once. */
 #define DEFAULT_CHUNK 2048
@@ -123,7 +125,7 @@ static enum err open_backend(struct model *m, const struct engine_options *o, st
     if (!strcmp(backend, "cpu"))
         return kernels_cpu(&m->k, o->isa, m->pool, e);
     if (!strcmp(backend, "cuda"))
-        return err_set(e, ERR_UNSUPPORTED, "backend cuda: not in this build");
+        return kernels_cuda(&m->k, o->cuda_library, o->device, e);
     return err_set(e, ERR_INVAL, "backend %.40s, want cpu, ref or cuda", backend);
 }
 
@@ -254,6 +256,8 @@ static enum err check_checkpoint(const struct model *m, struct error *e)
         return rc;
     if (!(rc = inventory_check(&v, e)))
         rc = inventory_fits(&v, free_memory(m), e);
+    if (rc && !m->k.host_memory)
+        (void)err_wrap(e, rc, "%s", m->k.numerics);
     inventory_fini(&v);
     return rc;
 }
@@ -310,14 +314,13 @@ static enum err open_kv(struct model *m, const struct engine_options *o, struct 
     return rc ? rc : kv_gather_new(&m->gather, m->kv_pages, &m->shape, &m->k, e);
 }
 
-/* Where experts cannot stay mapped: half of what the other weights have left, for sequences and
- * buffers need the rest. */
+/* Where experts cannot stay mapped they have a budget, asked for or not. */
 static uint64_t expert_budget(const struct model *m, const struct engine_options *o)
 {
     uint64_t all = experts_all_bytes(&m->config), memory = free_memory(m);
     if (o->expert_ram || m->k.host_memory)
         return o->expert_ram;
-    return memory && memory / 2 < all ? memory / 2 : all;
+    return placement_experts(memory ? memory : UINT64_MAX, all);
 }
 
 static enum err open_tiers(struct model *m, const char *dir, const struct engine_options *o,

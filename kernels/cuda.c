@@ -19,32 +19,33 @@ static void program_folder(char *path, size_t size)
     path[slash ? slash + 1 - path : 0] = 0;
 }
 
-static void *load(struct error *e)
+/* Where the library is, by the order of cuda.h. */
+static const char *find(char *path, size_t size)
 {
     static const char *const places[] = {LIBRARY, "../lib/agentd/" LIBRARY};
-    char folder[PATH_MAX - 64], path[PATH_MAX];
+    char folder[PATH_MAX - 64];
     program_folder(folder, sizeof folder);
     for (size_t i = 0; i < 2 && *folder; i++) {
-        (void)snprintf(path, sizeof path, "%s%s", folder, places[i]);
+        (void)snprintf(path, size, "%s%s", folder, places[i]);
         if (!access(path, R_OK))
-            break;
-        *path = 0;
+            return path;
     }
-    void *lib = dlopen(*folder && *path ? path : LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    if (!lib)
-        (void)err_set(e, ERR_UNSUPPORTED, "backend cuda: %s (make cuda builds it)", dlerror());
-    return lib;
+    return LIBRARY;
 }
 
-enum err kernels_cuda(struct kernels *k, int device, struct error *e)
+enum err kernels_cuda(struct kernels *k, const char *library, int device, struct error *e)
 {
-    void *lib = load(e);
+    char path[PATH_MAX];
+    const char *name = library ? library : find(path, sizeof path);
+    void *lib = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!lib)
-        return ERR_UNSUPPORTED;
+        return err_set(e, ERR_UNSUPPORTED,
+                       library ? "backend cuda: %s" : "backend cuda: %s (make cuda builds it)",
+                       dlerror());
     void *symbol = dlsym(lib, K_CUDA_OPEN);
     open_fn *open;
     if (!symbol)
-        return err_set(e, ERR_UNSUPPORTED, "backend cuda: " LIBRARY " has no " K_CUDA_OPEN);
+        return err_set(e, ERR_INVAL, "backend cuda: %s has no " K_CUDA_OPEN, name);
     memcpy(&open, &symbol, sizeof open); /* ISO C knows no cast from object to function */
     return open(k, device, e);           /* the library stays: tables point into it */
 }

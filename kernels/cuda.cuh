@@ -87,6 +87,9 @@ void *k_cuda_scratch(struct kernels *k, enum k_cuda_slot slot, size_t bytes);
 bool k_ready(struct kernels *k, const void *kernel, size_t shared_bytes);
 void k_launched(struct kernels *k, cudaError_t rc, const char *kernel);
 
+/* Whether this device can run what the library holds. */
+bool k_cuda_is_built_for_device(void);
+
 /* cuda_memory.cu: the table's hooks of the same names. */
 enum err k_cuda_memory_open(struct k_ctx *ctx, struct error *e);
 void k_cuda_memory_close(struct kernels *k);

@@ -9,12 +9,13 @@
 extern "C" {
 #endif
 
-/* Fills the table for a device (0: the first). The library is libagentd-cuda.so, looked for
- * beside the running program, then in its ../lib/agentd, then where the dynamic linker looks;
- * it stays loaded. ERR_UNSUPPORTED: no library, no driver, or a device that it was not built
- * for (the message says which and what to do); ERR_INVAL: no such device; ERR_GPU; ERR_NOMEM.
- */
-NODISCARD enum err kernels_cuda(struct kernels *k, int device, struct error *e);
+/* Fills the table for a device (0: the first). The library is the file `library`; NULL:
+ * libagentd-cuda.so, looked for beside the running program, then in its ../lib/agentd, then
+ * where the dynamic linker looks. It stays loaded. ERR_UNSUPPORTED: no library, no driver, no
+ * device, or one that the library was not built for (the message says which and what to do);
+ * ERR_INVAL: no such device, or a library that is none of ours; ERR_GPU; ERR_NOMEM. */
+NODISCARD enum err kernels_cuda(struct kernels *k, const char *library, int device,
+                                struct error *e);
 
 /* What the library exports, and what tests link directly (emulated). As kernels_cuda. */
 #define K_CUDA_OPEN "k_cuda_open"

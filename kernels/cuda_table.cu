@@ -211,28 +211,58 @@ static void fill(struct kernels *k, struct k_ctx *ctx)
     k->engram_gate = k_engram_gate_cuda;
 }
 
+/* A device that there is, that the driver can run, and that the library was built for. */
+static enum err check_device(int device, struct error *e)
+{
+    int n = 0, driver = 0;
+    cudaError_t rc = cudaGetDeviceCount(&n);
+    (void)cudaDriverGetVersion(&driver);
+    if (rc == cudaErrorInsufficientDriver)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "backend cuda: %s (driver: CUDA %d.%d, the library: %d.%d)",
+                       driver ? "the driver is too old" : "no driver here", driver / 1000,
+                       driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (rc == cudaErrorNoDevice || (rc == cudaSuccess && !n))
+        return err_set(e, ERR_UNSUPPORTED, "backend cuda: the driver finds no device");
+    if (rc != cudaSuccess)
+        return err_set(e, ERR_UNSUPPORTED, "backend cuda: %s", cudaGetErrorString(rc));
+    if (device < 0 || device >= n)
+        return err_set(e, ERR_INVAL, "backend cuda: device %d, there are %d", device, n);
+    return OK;
+}
+
+static enum err open_device(struct k_ctx *ctx, struct error *e)
+{
+    enum err bad = check_device(ctx->device, e);
+    if (bad)
+        return bad;
+    cudaError_t rc = cudaSetDevice(ctx->device);
+    if (rc == cudaSuccess)
+        rc = name_class(ctx);
+    if (rc == cudaSuccess && !k_cuda_is_built_for_device())
+        return err_set(e, ERR_UNSUPPORTED,
+                       "backend cuda: device %d is %s, the library has no kernels for it",
+                       ctx->device, ctx->numerics);
+    if (rc == cudaSuccess)
+        rc = cudaStreamCreate(&ctx->stream);
+    return rc == cudaSuccess ? OK
+                             : err_set(e, ERR_GPU, "backend cuda: device %d: %s", ctx->device,
+                                       cudaGetErrorString(rc));
+}
+
 enum err k_cuda_open(struct kernels *k, int device, struct error *e)
 {
     struct k_ctx *ctx = (struct k_ctx *)calloc(1, sizeof *ctx);
     if (!ctx)
         return err_set(e, ERR_NOMEM, "backend cuda: context");
     ctx->device = device;
-    cudaError_t rc = cudaSetDevice(device);
-    if (rc == cudaSuccess)
-        rc = name_class(ctx);
-    if (rc == cudaSuccess)
-        rc = cudaStreamCreate(&ctx->stream);
-    enum err bad = rc == cudaSuccess ? k_cuda_memory_open(ctx, e) : OK;
-    if (bad) {
+    enum err rc = open_device(ctx, e);
+    if (!rc && (rc = k_cuda_memory_open(ctx, e)))
         (void)cudaStreamDestroy(ctx->stream);
+    if (rc) {
         free(ctx->vmm);
         free(ctx);
-        return bad;
-    }
-    if (rc != cudaSuccess) {
-        free(ctx);
-        return err_set(e, device ? ERR_INVAL : ERR_UNSUPPORTED, "backend cuda: device %d: %s",
-                       device, cudaGetErrorString(rc));
+        return rc;
     }
     fill(k, ctx);
     return OK;

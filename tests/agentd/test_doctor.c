@@ -9,6 +9,7 @@
 #include "agentd/verbs.h"
 #include "tests/support/agentctl.h"
 #include "tests/support/daemon.h"
+#include "tests/support/fenced.h"
 #include "tests/support/tempdir.h"
 #include "tests/support/toolrun.h"
 #include "tools/tools.h"
@@ -194,9 +195,28 @@ static void test_the_daemon(void **state)
     report = NULL;
 }
 
+/* A GPU that is there is named; one that is not is no fault, unless `serve` is to use it. */
+static void test_gpu(void **state)
+{
+    (void)state;
+    look("--cuda-library", emulated_library());
+    assert_string_equal(status("gpu"), "ok");
+    assert_string_equal(field("gpu", "numerics"), "cuda-emulated/1");
+    assert_string_equal(field("gpu", "device"), "emulated device");
+    assert_true(json_integer_value(json_object_get(line("gpu"), "freeBytes")) > 0);
+    look("--cuda-library", "/nonexistent.so");
+    assert_string_equal(status("gpu"), "ok");
+    assert_non_null(strstr(field("gpu", "text"), "not used"));
+    setenv("AGENTD_BACKEND", "cuda", 1);
+    assert_int_equal(look("--cuda-library", "/nonexistent.so"), EXIT_FAILED);
+    assert_string_equal(status("gpu"), "fail");
+    unsetenv("AGENTD_BACKEND");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gpu),
         cmocka_unit_test(test_a_sound_machine),
         cmocka_unit_test(test_the_sandbox_is_the_launchers),
         cmocka_unit_test(test_what_is_wrong_is_said),

@@ -8,6 +8,7 @@
 #include "base/fs.h"
 #include "base/spawn.h"
 #include "tests/support/build_folder.h"
+#include "tests/support/fenced.h"
 #include "tests/support/full_size.h"
 #include "tests/support/golden.h"
 #include "tests/support/tempdir.h"
@@ -30,9 +31,11 @@ static int teardown(void **state)
 }
 
 /* `agentd load -m model [json]`: its exit code; what it writes is appended to out. */
-static int load(const char *model, const char *json, struct buf *out)
+static int load_with(const char *model, const char *json, const char *backend,
+                     const char *library, struct buf *out)
 {
-    const char *argv[] = {"agentd", "load", "-m", model, json, NULL};
+    const char *argv[] = {"agentd", "load",           "-m",    model, json,
+                          backend,  "--cuda-library", library, NULL};
     char path[128];
     struct error e = {0};
     struct spawn child = SPAWN_INIT;
@@ -49,6 +52,11 @@ static int load(const char *model, const char *json, struct buf *out)
     assert_ok(fs_read_file(path, out, &e), &e);
     assert_true(WIFEXITED(status));
     return WEXITSTATUS(status);
+}
+
+static int load(const char *model, const char *json, struct buf *out)
+{
+    return load_with(model, json, "--backend=cpu", "", out);
 }
 
 static json_int_t number(const json_t *j, const char *object, const char *key)
@@ -74,6 +82,34 @@ static void test_good(void **state)
     buf_clear(&out);
     assert_int_equal(load(GOLDEN "a_tiny/model", NULL, &out), EXIT_DONE);
     assert_non_null(strstr(buf_str(&out), "draft-experts  mapped         48"));
+}
+
+/* What goes where on a device, and why; without one, what is missing. */
+static void test_device(void **state)
+{
+    AUTO(buf) struct buf out = BUF_INIT(1 << 20);
+    (void)state;
+    assert_int_equal(
+        load_with(GOLDEN "a_tiny/model", "--json", "--backend=cuda", emulated_library(), &out),
+        EXIT_DONE);
+    json_auto_t *j = json_loads(buf_str(&out), JSON_REJECT_DUPLICATES, NULL);
+    const json_t *device = json_object_get(j, "device");
+    const json_t *list = json_object_get(device, "placement");
+    assert_string_equal(json_string_value(json_object_get(device, "name")), "emulated device");
+    assert_int_equal(json_array_size(list), 4);
+    const json_t *experts = json_array_get(list, 1);
+    assert_string_equal(json_string_value(json_object_get(experts, "what")), "routed experts");
+    assert_string_equal(json_string_value(json_object_get(experts, "where")), "device");
+    assert_int_equal(number(experts, NULL, "bytes"), number(experts, NULL, "of_bytes"));
+    buf_clear(&out);
+    setenv("AGENTD_EMULATED_DEVICE_BYTES", "100000", 1);
+    assert_int_equal(
+        load_with(GOLDEN "a_tiny/model", "--json", "--backend=cuda", emulated_library(), &out),
+        EXIT_LIMIT);
+    unsetenv("AGENTD_EMULATED_DEVICE_BYTES");
+    assert_int_equal(
+        load_with(GOLDEN "a_tiny/model", "--json", "--backend=cuda", "/nonexistent.so", &out),
+        EXIT_MODEL);
 }
 
 static void test_full_size(void **state)
@@ -116,6 +152,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_good, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_device, setup, teardown),
         cmocka_unit_test_setup_teardown(test_full_size, setup, teardown),
         cmocka_unit_test_setup_teardown(test_nothing_there, setup, teardown),
     };

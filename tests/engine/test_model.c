@@ -98,7 +98,9 @@ static void test_options(void **state)
         enum err code;
         const char *says;
     } CASES[] = {
-        {{.backend = "cuda"}, ERR_UNSUPPORTED, "backend cuda"},
+        {{.backend = "cuda", .cuda_library = "/nonexistent.so"},
+         ERR_UNSUPPORTED,
+         "backend cuda: /nonexistent.so"},
         {{.backend = "gpu"}, ERR_INVAL, "backend gpu"},
         {{.isa = "mmx"}, ERR_INVAL, "mmx"},
         {{.chunk_tokens = 1 << 20}, ERR_LIMIT, "chunk of 1048576"},

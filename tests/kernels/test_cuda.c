@@ -326,7 +326,7 @@ static void test_load(void **state)
     (void)state;
     struct kernels k = {0};
     struct error e = {0};
-    enum err rc = kernels_cuda(&k, 0, &e);
+    enum err rc = kernels_cuda(&k, NULL, 0, &e);
     if (!rc) {
         assert_non_null(strstr(k.numerics, "cuda-sm"));
         kernels_fini(&k);

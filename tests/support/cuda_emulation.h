@@ -220,7 +220,15 @@ void cuda_emulated_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]
 typedef int cudaError_t;
 typedef void *cudaStream_t;
 typedef void *cudaEvent_t;
-enum { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorInvalidDevice = 101 };
+enum {
+    cudaSuccess = 0,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInvalidDevice = 101,
+    cudaErrorInsufficientDriver = 35,
+    cudaErrorNoDevice = 100
+};
+#define CUDART_VERSION 13000
+
 enum { cudaHostRegisterDefault };
 enum cudaMemcpyKind {
     cudaMemcpyHostToHost,
@@ -251,6 +259,11 @@ static inline cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaS
 static inline cudaError_t cudaSetDevice(int device)
 {
     return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
+}
+static inline cudaError_t cudaGetDeviceCount(int *n)
+{
+    *n = 1;
+    return cudaSuccess;
 }
 static inline cudaError_t cudaStreamCreate(cudaStream_t *stream)
 {

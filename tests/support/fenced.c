@@ -533,6 +533,15 @@ enum err fenced_ref_open(struct kernels *k, struct pool *pool, struct error *e)
     return rc ? rc : fence(k, &real, e);
 }
 
+const char *emulated_library(void)
+{
+    static char path[256];
+    const char *build = getenv("AGENTD_BUILD");
+    snprintf(path, sizeof(path), "%s/tests/libagentd-cuda-emulated.so",
+             build ? build : "build");
+    return path;
+}
+
 void backend_option(struct engine_options *o, const char *name)
 {
     o->backend = name;
@@ -540,6 +549,10 @@ void backend_option(struct engine_options *o, const char *name)
         o->open_kernels = fenced_open;
     if (!strcmp(name, "fenced-ref"))
         o->open_kernels = fenced_ref_open;
+    if (!strcmp(name, "emulated")) {
+        o->backend = "cuda";
+        o->cuda_library = emulated_library();
+    }
 }
 
 void backend_override(struct engine_options *o)

@@ -26,8 +26,12 @@ size_t fenced_bytes(void);
 /* Most bytes there are from now on; SIZE_MAX: no end. */
 void fenced_limit(size_t bytes);
 
+/* The CUDA kernels as a library that the loader takes for libagentd-cuda.so, compiled for the
+ * host (tests/support/cuda_emulation.h). */
+const char *emulated_library(void);
+
 /* Sets the backend of these options by the name that a test knows it by: those of the product,
- * "fenced" and "fenced-ref". */
+ * "fenced" and "fenced-ref", "emulated". */
 void backend_option(struct engine_options *o, const char *name);
 
 /* A whole test program on a fenced backend: with AGENTD_TEST_FENCED in the environment what
