@@ -156,8 +156,9 @@ static void test_wrong_command_lines(void **state)
     assert_int_equal(SCORE("-m", MODEL, "--cut", "269", "--resume", "exact"), EXIT_USAGE);
     assert_int_equal(SCORE("-m", MODEL, "--cut", "5", "--resume", "warm"), EXIT_USAGE);
     assert_int_equal(SCORE("-m", MODEL, "--precision", "official"), EXIT_DONE);
-    assert_int_equal(SCORE("-m", MODEL, "--backend", "cuda", "--cuda-library", "/nonexistent.so"),
-                     EXIT_MODEL);
+    assert_int_equal(
+        SCORE("-m", MODEL, "--backend", "cuda", "--cuda-library", "/nonexistent.so"),
+        EXIT_MODEL);
 }
 
 int main(void)
