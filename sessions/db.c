@@ -302,6 +302,15 @@ enum err row_bytes(const struct query *q, int col, void *dst, size_t n, struct e
     return OK;
 }
 
+enum err row_above(const struct query *q, int col, int64_t last, struct error *e)
+{
+    if (row_int(q, col) > last)
+        return OK;
+    return err_set(e, ERR_CORRUPT, "database: column %s: %lld comes behind %lld",
+                   sqlite3_column_name(q->handle, col), (long long)row_int(q, col),
+                   (long long)last);
+}
+
 static void hash_column(struct hash *h, const struct query *q, int col)
 {
     int type = sqlite3_column_type(q->handle, col);

@@ -123,6 +123,9 @@ const void *row_blob(const struct query *q, int col, size_t *n_out);
 /* The blob of column col if it has exactly n bytes, copied to dst; else ERR_CORRUPT. */
 NODISCARD enum err row_bytes(const struct query *q, int col, void *dst, size_t n,
                              struct error *e);
+/* For walks in steps, each behind the last key of the one before: ERR_CORRUPT unless the key in
+ * column col is above that. A damaged page gives rows out of order, and the walk had no end. */
+NODISCARD enum err row_above(const struct query *q, int col, int64_t last, struct error *e);
 /* Compares the tag in the last column with that of the columns before it. ERR_CORRUPT names
  * table and first column; counted. */
 NODISCARD enum err row_check(struct query *q, const char *table, struct error *e);

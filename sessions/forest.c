@@ -70,6 +70,8 @@ static enum err load_rows(struct forest *f, enum catalog_table kind, const char 
             return rc;
         if (!row)
             break;
+        if ((rc = row_above(&q, 0, f->at, e)))
+            return rc;
         struct node x = {
             .kind = kind,
             .id = row_int(&q, 0),
@@ -178,6 +180,8 @@ static enum err hold_session(struct forest *f, bool *found, size_t *n, struct er
     *found = false;
     for (bool row = true;;) {
         if ((rc = query_step(&q, &row, e)) || !row)
+            return rc;
+        if (!*found && (rc = row_above(&q, 0, f->at, e)))
             return rc;
         f->at = row_int(&q, 0);
         if (!*found && (rc = hold_read(f->st, f->at, &h, e)))

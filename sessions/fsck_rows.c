@@ -82,9 +82,16 @@ static enum err next_key(struct fsck *f, const struct table *t, int64_t *out, st
         return rc;
     query_int(&q, f->at);
     bool row = false;
-    if (!(rc = query_step(&q, &row, e)))
-        *out = row ? row_int(&q, 0) : 0;
-    return rc;
+    if ((rc = query_step(&q, &row, e)))
+        return rc;
+    *out = row ? row_int(&q, 0) : 0;
+    struct error why;
+    if (*out && row_above(&q, 0, f->at, &why)) {
+        fsck_say(f, "database", "none", "%s: %.120s; the rest is not looked at", t->name,
+                 why.msg);
+        *out = 0;
+    }
+    return OK;
 }
 
 static enum err drop_row(struct fsck *f, const struct table *t, int64_t a, int64_t b,
@@ -247,6 +254,12 @@ static enum err next_session(struct fsck *f, char id[SESSION_ID_CAP], bool *foun
     query_int(&q, f->at);
     if ((rc = query_step(&q, found, e)) || !*found)
         return rc;
+    struct error why;
+    if (row_above(&q, 0, f->at, &why)) {
+        fsck_say(f, "database", "none", "sessions: %.120s; the rest is not looked at", why.msg);
+        *found = false;
+        return OK;
+    }
     f->at = row_int(&q, 0);
     snprintf(id, SESSION_ID_CAP, "%s", row_text(&q, 1) ? row_text(&q, 1) : "");
     return OK;

@@ -32,7 +32,7 @@ enum err pack_rewrite_next(struct store *st, int64_t after, int64_t *pack, bool 
     query_int(&q, after);
     query_int(&q, PACK_OPEN);
     for (;;) {
-        if ((rc = query_step(&q, found, e)) || !*found)
+        if ((rc = query_step(&q, found, e)) || !*found || (rc = row_above(&q, 0, after, e)))
             return rc;
         uint64_t live = row_uint(&q, 2) * EXTENT_PAGE;
         *pack = row_int(&q, 0);
@@ -169,9 +169,10 @@ static enum err next_empty(struct store *st, int64_t after, int64_t *pack, bool 
         return rc;
     query_int(&q, after);
     query_int(&q, PACK_OPEN);
-    if (!(rc = query_step(&q, found, e)) && *found)
-        *pack = row_int(&q, 0);
-    return rc;
+    if ((rc = query_step(&q, found, e)) || !*found || (rc = row_above(&q, 0, after, e)))
+        return rc;
+    *pack = row_int(&q, 0);
+    return OK;
 }
 
 static enum err drop_row(struct store *st, int64_t pack, struct error *e)

@@ -483,6 +483,12 @@ static enum err next_row(struct store *st, int64_t above, struct pack_row *out, 
     query_int(&q, above);
     if ((rc = query_step(&q, found, e)) || !*found)
         return rc;
+    /* State can be computed again; what lies behind the damage is not looked at. */
+    if (row_above(&q, 0, above, NULL)) {
+        st->db.rows_damaged++;
+        *found = false;
+        return OK;
+    }
     out->id = row_int(&q, 0);
     /* A damaged row: nothing is known about its pack. */
     if (pack_row_take(&q, out, NULL))

@@ -183,7 +183,7 @@ static enum err next_upto(struct store *st, bool *found, int64_t *out, struct er
         return rc;
     *out = row ? row_int(&q, 0) : 0;
     *found = *out != 0;
-    return OK;
+    return *found ? row_above(&q, 0, st->search_upto, e) : OK;
 }
 
 /* One more stretch of ids, from a to b. */

@@ -194,7 +194,7 @@ enum err sweep_next_pack(struct store *st, int64_t after, struct pack_row *out, 
         return rc;
     query_int(&q, after);
     for (;;) {
-        if ((rc = query_step(&q, found, e)) || !*found)
+        if ((rc = query_step(&q, found, e)) || !*found || (rc = row_above(&q, 0, after, e)))
             return rc;
         if (pack_row_take(&q, out, NULL) == OK)
             return OK;
