@@ -46,6 +46,12 @@ enum err fsck_graph(struct fsck *f, bool *done, struct error *e)
 {
     enum err rc = forest_step(&f->forest, e);
     *done = f->forest.phase == FOREST_READY;
+    if (rc == ERR_CORRUPT) {
+        fsck_say(f, "database", "none", "%.120s; what hangs on what is not looked at",
+                 e ? e->msg : "damaged");
+        *done = true;
+        return OK;
+    }
     return rc || !*done ? rc : check_parents(f, e);
 }
 

@@ -163,14 +163,14 @@ enum err witness_compare(struct store *st, struct error *e)
     bool row;
     if (rc || (rc = query_step(&q, &row, e)))
         return rc;
-    /* Damaged, it says nothing: then nobody is named. Missing: before the first commit. */
-    if (row && (row_check(&q, "meta", NULL) || row_bytes(&q, 1, &known, sizeof known, NULL)))
-        known = INT64_MAX;
-    if ((rc = take_slots(st, known, &newest, e)))
+    /* Missing: before the first commit. Damaged, it says nothing: then nobody is named, and the
+     * numbers begin anew, as the slots do. */
+    bool damaged =
+        row && (row_check(&q, "meta", NULL) || row_bytes(&q, 1, &known, sizeof known, NULL));
+    if (!damaged && (rc = take_slots(st, known, &newest, e)))
         return rc;
     if (newest > known)
         st->seen.tape_commits_lost = newest - known;
-    /* Numbers are never used twice. */
     st->witness.commit = newest > known ? newest : known;
     st->db.watch = &watch;
     st->db.watch_user = st;
