@@ -80,13 +80,13 @@ void ledger_from_json(struct ledger *l, const json_t *j)
 json_t *resume_json(const struct resume_record *r)
 {
     return json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:{s:f, s:f, s:f, s:f, s:f, s:f}}",
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:{s:f, s:f, s:f, s:f, s:f, s:f}}",
         "mode", resume_mode_name(r->mode), "tape", (json_int_t)r->tape, "restored",
         (json_int_t)r->restored, "recomputed", (json_int_t)r->recomputed, "relost",
-        (json_int_t)r->relost, "replayed", (json_int_t)r->replayed, "bytes_read",
-        (json_int_t)r->bytes_read, "extents_damaged", (json_int_t)r->extents_damaged,
-        "same_numerics", r->same_numerics, "ms", "find", (double)r->find_ns / NS_PER_MS, "read",
-        (double)r->read_ns / NS_PER_MS, "index", (double)r->index_ns / NS_PER_MS, "import",
-        (double)r->import_ns / NS_PER_MS, "replay", (double)r->replay_ns / NS_PER_MS,
-        "recompute", (double)r->recompute_ns / NS_PER_MS);
+        (json_int_t)r->relost, "replayed", (json_int_t)r->replayed, "late", (json_int_t)r->late,
+        "bytes_read", (json_int_t)r->bytes_read, "extents_damaged",
+        (json_int_t)r->extents_damaged, "same_numerics", r->same_numerics, "ms", "find",
+        (double)r->find_ns / NS_PER_MS, "read", (double)r->read_ns / NS_PER_MS, "index",
+        (double)r->index_ns / NS_PER_MS, "import", (double)r->import_ns / NS_PER_MS, "replay",
+        (double)r->replay_ns / NS_PER_MS, "recompute", (double)r->recompute_ns / NS_PER_MS);
 }

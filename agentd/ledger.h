@@ -55,6 +55,7 @@ struct resume_record {
     bool happened;
     enum resume_mode mode;
     uint64_t tape, restored, recomputed, relost, replayed; /* tokens */
+    uint64_t late; /* of the restored tokens, whose main rows stayed in the packs */
     uint64_t bytes_read, extents_damaged;
     uint64_t find_ns, read_ns, index_ns, import_ns, replay_ns, recompute_ns;
     bool same_numerics;
@@ -68,7 +69,7 @@ void ledger_add(struct ledger *sum, const struct ledger *l);
 json_t *ledger_json(const struct ledger *l);
 /* The inverse; fields that are absent are 0. */
 void ledger_from_json(struct ledger *l, const json_t *j);
-/* {"mode", "tape", "restored", "recomputed", "relost", "replayed", "bytes_read",
+/* {"mode", "tape", "restored", "recomputed", "relost", "replayed", "late", "bytes_read",
  * "extents_damaged", "same_numerics", "ms": {"find", "read", "index", "import", "replay",
  * "recompute"}}; index is the part of read after which a first step could start. */
 json_t *resume_json(const struct resume_record *r);

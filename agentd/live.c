@@ -14,6 +14,7 @@
 #include "agentd/turn_internal.h"
 #include "agentd/wait.h"
 #include "base/json.h"
+#include "sessions/late.h"
 #include "tools/rules.h"
 
 const char *live_state_name(enum live_state s)
@@ -206,6 +207,7 @@ void live_drop_seq(struct live *s)
     if (!s->model.seq)
         return;
     seq_job_free(s, s->model.seq);
+    late_unref(s->model.late);
     s->model = (struct residency){0};
 }
 
@@ -240,6 +242,7 @@ void live_free_all(struct daemon *d)
         if (s->turn)
             turn_free(s->turn);
         s->model.seq = NULL; /* freed with the engine */
+        late_unref(s->model.late);
         free(s->saver);
         cut_drop(s);
         live_free(s);

@@ -23,6 +23,7 @@
 
 struct cut;
 struct daemon;
+struct late;
 struct queued_prompt;
 struct request;
 struct rules;
@@ -56,6 +57,7 @@ struct residency {
     uint64_t saved;    /* position of the last state commit of this sequence */
     uint64_t refused;  /* and of the last one that failed */
     uint32_t lineage;  /* replays behind its rows */
+    struct late *late; /* has main rows that stayed behind; NULL: none did */
 };
 
 /* Row of the last turn that ended here: state is saved after its end. */

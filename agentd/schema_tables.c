@@ -36,7 +36,7 @@ const struct schema_type schema_types[] = {
                "store_read: number, import: number, replay: number, prefill: number, "
                "first_decode: number, decode: number, tool: number}}"},
     {"Resume", "{mode, tape: uint, restored: uint, recomputed: uint, relost: uint, "
-               "replayed: uint, bytes_read: uint, extents_damaged: uint, "
+               "replayed: uint, late: uint, bytes_read: uint, extents_damaged: uint, "
                "same_numerics: boolean, ms: {find: number, read: number, index: number, "
                "import: number, replay: number, recompute: number}}"},
     {"Config", "{approve: ask|never|auto, thinkingMode: chat|thinking, effort: uint, mode, "

@@ -1,11 +1,13 @@
 #include "agentd/seq_job.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "agentd/daemon.h"
 #include "agentd/engine_thread.h"
 #include "agentd/live.h"
 #include "base/log.h"
+#include "sessions/late.h"
 
 static void on_done(struct job *job)
 {
@@ -122,6 +124,34 @@ void seq_job_open(struct live *s, struct seq_job *j, uint64_t n_tokens,
     j->seq = NULL;
     j->u.open.n_tokens = n_tokens;
     submit(s, j, run_open, then);
+}
+
+bool seq_job_takes_late(const struct daemon *d)
+{
+    struct engine_tier tiers[ENGINE_MAX_TIERS];
+    size_t n = d->tiers ? engine_tiers(d->tiers, tiers) : 0;
+    bool takes = false;
+
+    for (size_t i = 0; i < n; i++)
+        takes = takes || (strcmp(tiers[i].name, "kv") == 0 && tiers[i].budget_bytes > 0);
+    return takes;
+}
+
+static void run_leave(struct job *job, void *ctx)
+{
+    struct seq_job *j = (struct seq_job *)job;
+    struct state_fetch f = late_fetch(j->u.late); /* its reference goes with it */
+
+    (void)ctx;
+    job->rc = seq_import_fetch(j->seq, &f, &job->error);
+}
+
+void seq_job_leave(struct live *s, struct seq_job *j, struct seq *seq, struct late *late,
+                   void (*then)(struct live *, struct seq_job *))
+{
+    j->seq = seq;
+    j->u.late = late;
+    submit(s, j, run_leave, then);
 }
 
 static void run_import_tip(struct job *job, void *ctx)

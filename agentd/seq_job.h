@@ -12,6 +12,7 @@
 #include "engine/ids.h"
 
 struct daemon;
+struct late;
 struct live;
 
 struct seq_job {
@@ -38,6 +39,7 @@ struct seq_job {
             uint64_t n_tokens;            /* 0: a fresh sequence */
             struct state_regions regions; /* out */
         } open;
+        struct late *late; /* borrowed */
         struct {
             const void *tip;
             size_t n_bytes;
@@ -75,6 +77,11 @@ void seq_job_generate(struct live *s, struct seq_job *j, const struct generate_o
 /* A new sequence; with n_tokens > 0 its import is begun and u.open.regions say where to. */
 void seq_job_open(struct live *s, struct seq_job *j, uint64_t n_tokens,
                   void (*then)(struct live *, struct seq_job *));
+/* Whether main rows may stay behind in an import. */
+bool seq_job_takes_late(const struct daemon *d);
+/* After open: the main rows that `late` has stay with it. */
+void seq_job_leave(struct live *s, struct seq_job *j, struct seq *seq, struct late *late,
+                   void (*then)(struct live *, struct seq_job *));
 void seq_job_import_tip(struct live *s, struct seq_job *j, struct seq *seq, const void *tip,
                         size_t n_bytes, const struct seq_digest *digest,
                         void (*then)(struct live *, struct seq_job *));

@@ -9,6 +9,7 @@
 #include "agentd/turn_internal.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "sessions/late.h"
 
 #define PROGRESS_NS UINT64_C(100000000)
 #define SILENCE_NS UINT64_C(5000000000)
@@ -21,8 +22,9 @@ static const unsigned moves[TURN_PHASES] = {
     [TURN_ACCEPT] =
         TO(TURN_RESTORE) | TO(TURN_FEED) | TO(TURN_COMPACT) | TO(TURN_END) | TO(TURN_OVER),
     [TURN_RESTORE] = TO(TURN_FEED) | TO(TURN_END),
-    [TURN_FEED] = TO(TURN_RUN) | TO(TURN_TOOLS) | TO(TURN_END),
-    [TURN_RUN] = TO(TURN_STEP) | TO(TURN_END),
+    /* Back to RESTORE: turn_late.c. */
+    [TURN_FEED] = TO(TURN_RUN) | TO(TURN_TOOLS) | TO(TURN_RESTORE) | TO(TURN_END),
+    [TURN_RUN] = TO(TURN_STEP) | TO(TURN_RESTORE) | TO(TURN_END),
     [TURN_STEP] = TO(TURN_TOOLS) | TO(TURN_COMPACT) | TO(TURN_END) | TO(TURN_OVER),
     [TURN_TOOLS] = TO(TURN_COMPACT) | TO(TURN_RESULTS) | TO(TURN_END),
     [TURN_COMPACT] = TO(TURN_FEED) | TO(TURN_RESULTS) | TO(TURN_END),
@@ -81,6 +83,7 @@ void turn_free(struct turn *t)
 
     s->turn = NULL;
     restore_free(t->restore);
+    late_unref(t->spoiled);
     feed_fini(&t->feed);
     run_free(t->run);
     tool_step_free(t->tools);
@@ -390,6 +393,8 @@ void turn_on_engine(const struct engine_note *n, void *arg)
     if (ev->kind == ENGINE_DONE)
         s->turn->engine_busy = false;
     if (ev->kind == ENGINE_DONE && ev->reason == END_FAILED) {
+        if (turn_start_over(s->turn, &ev->error))
+            return;
         live_drop_seq(s);
         turn_fail(s->turn, ev->error.code ? ev->error.code : ERR_GPU, &ev->error);
         (void)turn_stops(s->turn);

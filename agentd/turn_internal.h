@@ -114,6 +114,7 @@ struct loop_guard {
 };
 
 struct input_build;
+struct late;
 struct restore;
 
 /* The tape is summarised inside a turn, before the results of a step: turn_compact.c. In the
@@ -180,6 +181,13 @@ struct turn {
     bool engine_busy; /* work is queued on the sequence: an ENGINE_DONE will come */
     bool input_waits; /* FEED waits for saver_holds_input to end */
     bool is_ahead;    /* the engine was given input that is not on the tape */
+
+    struct late *spoiled; /* whose damaged extents the next restore sets aside; NULL: none */
+    uint32_t n_starts;    /* begun again because of them */
+    struct run_seen {
+        uint32_t step;
+        uint64_t shown[2]; /* of this step's run, before it was begun again */
+    } seen;
 
     struct restore *restore;
     struct feed feed;
@@ -329,6 +337,19 @@ void turn_restore(struct turn *t);
 void turn_restore_cancel(struct turn *t);
 void turn_restore_on_engine(struct turn *t, const struct engine_note *n);
 void restore_free(struct restore *r);
+
+/* The same once more, with t->spoiled. */
+void turn_restore_again(struct turn *t);
+
+/* ---- turn_late.c ------------------------------------------------------------------ */
+
+/* Whether rows that stayed behind are not to be had, and the turn can go on without. */
+bool turn_is_spoiled(const struct turn *t);
+/* After work of the engine that failed, with nothing queued: if that is why, the turn goes on
+ * from what verifies, and true is returned. */
+bool turn_start_over(struct turn *t, const struct error *why);
+/* The same, once what the run has sampled is on the tape. */
+void turn_start_again(struct turn *t);
 
 /* ---- turn_feed.c ------------------------------------------------------------------ */
 

@@ -2,7 +2,8 @@
  *
  *     find     store   the tape, and what there is: exact (a tip), deep (rows), or cold
  *     open     engine  a sequence with room for the rows
- *     read     store   planes and tip straight into it, verified
+ *     read     store   planes and tip straight into it, verified; with a budget for KV rows
+ *     leave    engine  main rows of whole blocks stay in the packs until they are selected
  *     tip      engine  exact: all becomes visible at once; or
  *     rebuild  engine  deep: the windows are computed again from the planes
  *
@@ -16,6 +17,7 @@
 #include "agentd/turn_internal.h"
 #include "base/log.h"
 #include "sessions/head.h"
+#include "sessions/late.h"
 
 struct restore {
     struct job job;       /* on the store's thread */
@@ -26,6 +28,10 @@ struct restore {
     struct head_plan *plan; /* NULL: cold */
     struct state_regions regions;
     void *tip;
+    bool takes_late;      /* the engine lets main rows stay behind */
+    struct late *late;    /* has them, after reading; NULL: none did */
+    struct late *spoiled; /* of the restore before: its damaged extents are set aside first */
+    uint32_t n_spoiled;   /* that were */
     struct seq_digest digest; /* of the segment open at digest_at, by the tip's row */
     uint64_t digest_at;       /* 0: not known */
     struct head_restored got;
@@ -42,6 +48,8 @@ void restore_free(struct restore *r)
         return;
     head_plan_free(r->plan);
     tape_fini(&r->tape); /* the plan borrows from it */
+    late_unref(r->late);
+    late_unref(r->spoiled);
     free(r->tip);
     free(r);
 }
@@ -216,6 +224,27 @@ static void tip_taken(struct live *s, struct seq_job *j)
         finish(t, RESUME_EXACT);
 }
 
+static void import(struct turn *t)
+{
+    struct restore *r = t->restore;
+
+    if (r->got.has_tip)
+        seq_job_import_tip(t->session, &t->job, t->session->model.seq, r->tip,
+                           r->layout->tip_bytes, &r->digest, tip_taken);
+    else
+        rebuild(t);
+}
+
+static void left(struct live *s, struct seq_job *j)
+{
+    struct turn *t = s->turn;
+
+    if (!j->job.rc && !stops(t))
+        import(t);
+    else if (j->job.rc && !turn_start_over(t, &j->job.error))
+        fail_engine(t, j);
+}
+
 /* ---- store: reading --------------------------------------------------------------- */
 
 static bool on_read(void *user, enum head_stage stage, uint64_t done, uint64_t total)
@@ -236,6 +265,7 @@ static void read_run(struct job *j, void *ctx)
                                    .plan = r->plan,
                                    .dst = &r->regions,
                                    .tip = r->plan->has_tip ? r->tip : NULL,
+                                   .late = r->takes_late ? &r->late : NULL,
                                    .progress = on_read,
                                    .user = r};
 
@@ -267,6 +297,7 @@ static void read_done(struct job *j)
                  (unsigned long long)r->got.n_tokens, (unsigned long long)r->plan->n_tokens,
                  r->got.extents_damaged);
         live_drop_seq(s);
+        late_unref(TAKE(r->late));
         r->is_short = true;
         /* The tip alone was damaged: the same rows, deep. Else: less of them. */
         r->no_tip = r->got.n_tokens == r->plan->n_tokens;
@@ -275,12 +306,13 @@ static void read_done(struct job *j)
         return;
     }
     r->import0_ns = daemon_now_ns(s->daemon);
-    if (!r->got.has_tip) {
-        rebuild(t);
-        return;
+    if (r->late) {
+        s->resume.late = late_tokens(r->late);
+        s->model.late = TAKE(r->late);
+        seq_job_leave(s, &t->job, s->model.seq, s->model.late, left);
+    } else {
+        import(t);
     }
-    seq_job_import_tip(s, &t->job, s->model.seq, r->tip, r->layout->tip_bytes, &r->digest,
-                       tip_taken);
 }
 
 /* ---- engine: room ----------------------------------------------------------------- */
@@ -350,9 +382,11 @@ static void find_run(struct job *j, void *ctx)
 
     if ((j->rc = session_find(ctx, r->session->id, &info, &j->error)))
         return;
-    if (r->limit == TAPE_END)
+    if (!r->tape.ids && r->limit == TAPE_END)
         r->state_position = info.state_position;
     session_info_fini(&info);
+    if (r->spoiled && (j->rc = late_set_aside(ctx, r->spoiled, &r->n_spoiled, &j->error)))
+        return;
     if (!r->tape.ids && (j->rc = tape_load(ctx, r->session->id, &r->tape, &j->error)))
         return;
     if (r->tape.damaged) {
@@ -370,6 +404,9 @@ static void find_done(struct job *j)
 
     if (!t)
         return;
+    t->session->resume.extents_damaged += r->n_spoiled;
+    late_unref(TAKE(r->spoiled));
+    r->n_spoiled = 0;
     t->session->resume.find_ns += daemon_now_ns(t->session->daemon) - r->find_ns;
     if (r->plan && r->layout->tip_bytes && !r->tip &&
         !(r->tip = malloc(r->layout->tip_bytes))) {
@@ -402,10 +439,22 @@ void turn_restore(struct turn *t)
         return;
     }
     t->restore = r;
+    r->spoiled = TAKE(t->spoiled);
+    r->is_short = r->spoiled != NULL;
+    r->takes_late = seq_job_takes_late(t->session->daemon);
     r->session = t->session;
     r->layout = t->session->daemon->model->layout;
     r->limit = TAPE_END;
     t->session->resume = (struct resume_record){0};
+    begin(t);
+}
+
+void turn_restore_again(struct turn *t)
+{
+    struct restore *r = t->restore;
+
+    r->spoiled = TAKE(t->spoiled);
+    r->is_short = true;
     begin(t);
 }
 

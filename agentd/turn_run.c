@@ -26,6 +26,22 @@ void run_free(struct run *r)
 
 /* ---- out to the readers ----------------------------------------------------------- */
 
+/* Takes text at *offset; what is left of it that readers have not got from a run that had to be
+ * begun again. NULL: nothing. */
+static json_t *not_seen(const struct turn *t, int which, uint64_t *offset, json_t *text)
+{
+    uint64_t seen = t->seen.step == t->step ? t->seen.shown[which] : 0;
+    size_t n = json_string_length(text);
+
+    if (*offset >= seen)
+        return text;
+    uint64_t skip = seen - *offset < n ? seen - *offset : n;
+    json_t *rest = skip < n ? json_stringn(json_string_value(text) + skip, n - skip) : NULL;
+    *offset += skip;
+    json_decref(text);
+    return rest;
+}
+
 static enum err on_chat(void *user, const struct chat_event *ev, struct error *e)
 {
     struct turn *t = user;
@@ -37,9 +53,11 @@ static enum err on_chat(void *user, const struct chat_event *ev, struct error *e
     json_t *text = events_text(ev->bytes, ev->n);
     if (!text)
         return err_set(e, ERR_NOMEM, "text");
-    uint64_t *shown = &t->run->shown[thinks ? SHOWN_REASONING : SHOWN_ASSISTANT];
-    uint64_t offset = *shown;
-    *shown += json_string_length(text);
+    int which = thinks ? SHOWN_REASONING : SHOWN_ASSISTANT;
+    uint64_t offset = t->run->shown[which];
+    t->run->shown[which] += json_string_length(text);
+    if (!(text = not_seen(t, which, &offset, text)))
+        return OK;
     turn_item_id(t, t->step, thinks ? "r" : "a", id);
     events_delta(t->session, id, thinks ? "reasoning" : "assistant", offset, text);
     return OK;
@@ -126,12 +144,15 @@ static void flushed(struct live *s, const struct commit *c)
 {
     struct turn *t = s->turn;
 
-    t->run->flushing = false;
+    if (t->run)
+        t->run->flushing = false;
     if (c->job.rc)
         turn_fail(t, c->job.rc, &c->job.error); /* the engine stops, then the turn */
     else
         t->n_digests = 0;
-    if (t->phase == TURN_RUN && !t->engine_busy)
+    if (t->phase == TURN_RUN && t->spoiled)
+        turn_start_again(t);
+    else if (t->phase == TURN_RUN && !t->engine_busy)
         (void)turn_stops(t);
 }
 

@@ -108,6 +108,8 @@ NODISCARD enum err head_find_on(struct store *st, const char *session,
 
 /* ---- restoring --------------------------------------------------------------------------- */
 
+struct late; /* sessions/late.h */
+
 enum head_stage { HEAD_STAGE_INDEX, HEAD_STAGE_MAIN };
 
 struct head_restore {
@@ -116,7 +118,11 @@ struct head_restore {
     const struct head_plan *plan;
     const struct state_regions *dst; /* n_tokens >= plan->n_tokens */
     void *tip;                       /* layout->tip_bytes bytes; NULL: the tip is not wanted */
-    bool keep_head;                  /* the session's head stays as it is: only to look */
+    /* Not NULL: main planes of the first whole blocks are not read but left to this one, whose
+     * reference is the caller's (NULL: there are none, everything was read). Only for a caller
+     * that can ask for rows later. */
+    struct late **late;
+    bool keep_head; /* the session's head stays as it is: only to look */
     /* Told after every batch; `stage` is HEAD_STAGE_MAIN once index planes and tip are in.
      * Returns false to stop (ERR_CANCELLED). May be NULL. */
     bool (*progress)(void *user, enum head_stage stage, uint64_t done, uint64_t total);

@@ -18,6 +18,7 @@
 
 #include "base/aio.h"
 #include "sessions/hold.h"
+#include "sessions/late_internal.h"
 #include "sessions/pin.h"
 #include "sessions/reader.h"
 #include "sessions/strand.h"
@@ -45,6 +46,8 @@ struct restore {
     struct beginning *begin; /* of each */
     struct reader_job *jobs; /* room for all that there can be: they do not move */
     size_t n_jobs, cap_jobs;
+    size_t n_late;       /* pieces, from the first on, whose main planes stay behind */
+    struct late *late;   /* who has them */
     size_t headers_left; /* that are not through; then */
     size_t first_left;   /* jobs that the engine waits for, headers included */
     uint64_t t0, done, total;
@@ -54,6 +57,7 @@ struct restore {
 
 static void restore_fini(struct restore *r)
 {
+    late_unref(r->late);
     free(r->own_ids);
     for (size_t i = 0; r->extents && i <= r->chain->n_pieces; i++)
         head_extent_fini(&r->extents[i]);
@@ -220,6 +224,23 @@ static void add_planes(struct restore *r, size_t piece, enum plane_kind kind)
             add_rows(r, piece, k);
 }
 
+/* The main planes of a piece stay where they are, if they are all there. */
+static void leave_planes(struct restore *r, size_t piece)
+{
+    const struct chain_piece *p = &r->chain->pieces[piece];
+    for (uint32_t k = 0; k < r->h->layout->n_planes && is_wanted(r, piece); k++) {
+        const struct plane_spec *spec = &r->h->layout->planes[k];
+        if (spec->kind != PLANE_MAIN)
+            continue;
+        const struct extent_region *region = head_region(&r->extents[piece].x, spec);
+        uint64_t bytes = extent_rows(p->first, p->used, spec->ratio) * spec->row_bytes;
+        if (!region || region->bytes < bytes)
+            spoil(r, piece);
+        else
+            r->total -= extent_pages(bytes) * EXTENT_PAGE;
+    }
+}
+
 static void add_tip(struct restore *r)
 {
     size_t tip = r->chain->n_pieces;
@@ -363,8 +384,12 @@ static void header_finished(struct restore *r, struct reader_job *j)
     else if (!rc)
         add_planes(r, j->owner, PLANE_INDEX);
     if (--r->headers_left == 0)
-        for (size_t i = 0; i < r->chain->n_pieces && !r->cancelled; i++)
-            add_planes(r, i, PLANE_MAIN);
+        for (size_t i = 0; i < r->chain->n_pieces && !r->cancelled; i++) {
+            if (i < r->n_late)
+                leave_planes(r, i);
+            else
+                add_planes(r, i, PLANE_MAIN);
+        }
 }
 
 static void job_finished(void *user, struct reader_job *j)
@@ -422,6 +447,40 @@ static enum err restore_all(struct restore *r, struct error *e)
     if (!rc && r->cancelled)
         rc = err_set(e, ERR_CANCELLED, "restore: cancelled");
     r->out.total_ns = clock_mono_ns(r->st->clock) - r->t0;
+    return rc;
+}
+
+/* ---- what stays behind -------------------------------------------------------------------
+
+ * Rows of whole blocks, in no more packs than may be kept open; what is in tails is brought. */
+static size_t count_late(const struct restore *r)
+{
+    int64_t packs[LATE_MAX_PACKS];
+    size_t n = 0, n_packs = 0;
+    for (; r->h->late && n < r->chain->n_pieces; n++) {
+        const struct chain_piece *p = &r->chain->pieces[n];
+        size_t i = 0;
+        if (p->kind != PIECE_BLOCK || p->used != p->last)
+            break;
+        while (i < n_packs && packs[i] != p->x.place.pack)
+            i++;
+        if (i == LATE_MAX_PACKS)
+            break;
+        packs[i] = p->x.place.pack;
+        n_packs += i == n_packs;
+    }
+    return n;
+}
+
+/* Of the blocks that were restored. */
+static enum err keep_late(struct restore *r, struct error *e)
+{
+    size_t n = 0;
+    while (n < r->n_late && r->chain->pieces[n].used <= r->good)
+        n++;
+    enum err rc = n ? late_new(r->st, r->h->layout, n, &r->late, e) : OK;
+    for (size_t i = 0; i < n && !rc; i++)
+        rc = late_add(r->st, r->late, &r->chain->pieces[i], &r->extents[i], e);
     return rc;
 }
 
@@ -542,11 +601,14 @@ static enum err restore_plan(struct store *st, const struct head_restore *h,
         return rc;
     if ((rc = load_ids(&r, row.strand, e)))
         return session_note(st, h->session, rc);
-    if ((rc = restore_all(&r, e)) || (rc = cut_chain(&r, &cut, e)) ||
+    r.n_late = count_late(&r);
+    if ((rc = restore_all(&r, e)) || (rc = keep_late(&r, e)) || (rc = cut_chain(&r, &cut, e)) ||
         (cut.position && !h->keep_head && (rc = adopt(&r, row.num, &cut, e))))
         return err_wrap(e, rc, "restore");
     r.out.n_tokens = cut.position;
     r.out.has_tip = cut.tip.x.id != 0;
+    if (h->late)
+        *h->late = TAKE(r.late);
     *out = r.out;
     return OK;
 }
