@@ -343,8 +343,6 @@ void turn_restore_again(struct turn *t);
 
 /* ---- turn_late.c ------------------------------------------------------------------ */
 
-/* Whether rows that stayed behind are not to be had, and the turn can go on without. */
-bool turn_is_spoiled(const struct turn *t);
 /* After work of the engine that failed, with nothing queued: if that is why, the turn goes on
  * from what verifies, and true is returned. */
 bool turn_start_over(struct turn *t, const struct error *why);

@@ -12,7 +12,8 @@
 /* Each time at least one extent less is used; so many are no accident any more. */
 #define MAX_STARTS 16
 
-bool turn_is_spoiled(const struct turn *t)
+/* Whether rows that stayed behind are not to be had, and the turn can go on without. */
+static bool is_spoiled(const struct turn *t)
 {
     const struct late *late = t->session->model.late;
 
@@ -56,7 +57,7 @@ bool turn_start_over(struct turn *t, const struct error *why)
 {
     struct live *s = t->session;
 
-    if (!turn_is_spoiled(t))
+    if (!is_spoiled(t))
         return false;
     log_warn("session=%s: saved rows are not to be had, the turn goes on from what is left: %s",
              s->id, why->msg);

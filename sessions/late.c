@@ -257,16 +257,38 @@ static bool is_same_place(const struct late_block *b, const struct block_row *no
            memcmp(now->x.digest, b->digest, sizeof b->digest) == 0;
 }
 
+/* Reads an extent whole, and checks every chunk against the header that the restore saw. */
+static enum err check_block(struct store *st, const struct late *l, const struct late_block *b)
+{
+    const struct extent *x = &b->h.x;
+    size_t n = (size_t)x->pages * EXTENT_PAGE;
+    enum err rc = page_buffer_need(&st->scratch, n, NULL);
+    if (!rc)
+        rc = fs_pread(l->files[b->file].fd, "pack", st->scratch.p, n, b->place.off, NULL);
+    for (uint32_t i = 0; i < x->n_regions && !rc; i++)
+        rc = extent_open(x, b->h.header, &x->regions[i], l->keys,
+                         (uint8_t *)st->scratch.p + (size_t)x->regions[i].page * EXTENT_PAGE,
+                         NULL);
+    return rc;
+}
+
+/* Whether it is bad, whatever was asked of it so far. */
+static bool is_bad(struct store *st, const struct late *l, struct late_block *b)
+{
+    enum err rc = atomic_load(&b->is_bad) ? ERR_CORRUPT : check_block(st, l, b);
+    if (rc == ERR_IO)
+        rc = check_block(st, l, b);
+    return head_is_damage(rc);
+}
+
 enum err late_set_aside(struct store *st, struct late *l, uint32_t *n, struct error *e)
 {
     *n = 0;
-    for (size_t i = 0; i < l->n_blocks; i++) {
+    for (size_t i = 0; i < l->n_blocks && late_is_damaged(l); i++) {
         struct late_block *b = &l->blocks[i];
         struct block_row now;
-        if (!atomic_load(&b->is_bad))
-            continue;
         enum err rc = block_read(st, b->id, &now, e);
-        if (!rc && is_same_place(b, &now)) {
+        if (!rc && is_same_place(b, &now) && is_bad(st, l, b)) {
             rc = catalog_set_aside(st, CATALOG_BLOCKS, b->id, e);
             *n += rc == OK;
         }

@@ -34,9 +34,10 @@ uint64_t late_tokens(const struct late *l);
 /* Whether rows were asked for that are not to be had. Any thread. */
 bool late_is_damaged(const struct late *l);
 
-/* Sets the noted extents aside, where the catalog still means the same place: a pack may have
- * been rewritten, and then they are looked for where they are now. *n: how many. Store's
- * thread. ERR_IO, ERR_NOMEM of the database. */
+/* When there is a note: reads all of it and sets aside every extent that is not whole (a save
+ * shares what it finds under the same key, so none may be left), where the catalog still means
+ * the same place: a pack may have been rewritten, and then it is looked for where it is now. *n:
+ * how many. Store's thread. ERR_IO, ERR_NOMEM of the database. */
 NODISCARD enum err late_set_aside(struct store *st, struct late *l, uint32_t *n,
                                   struct error *e);
 
