@@ -36,8 +36,8 @@ bool late_is_damaged(const struct late *l);
 
 /* When there is a note: reads all of it and sets aside every extent that is not whole (a save
  * shares what it finds under the same key, so none may be left), where the catalog still means
- * the same place: a pack may have been rewritten, and then it is looked for where it is now. *n:
- * how many. Store's thread. ERR_IO, ERR_NOMEM of the database. */
+ * the same place: a pack may have been rewritten, and then it is looked for where it is now.
+ * *n: how many. Store's thread. ERR_IO, ERR_NOMEM of the database. */
 NODISCARD enum err late_set_aside(struct store *st, struct late *l, uint32_t *n,
                                   struct error *e);
 
