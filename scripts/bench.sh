@@ -4,7 +4,7 @@
 #   scripts/bench.sh [GROUP...]       or  make bench G="GROUP..."
 #
 # Groups, in this order when none is named:
-#   ceilings  kernels  parts  real-1  real-2  v4mini  mini-40  growth  ced  store  ingest  daemon
+#   ceilings  kernels  parts  real-1  real-2  v4mini  mini-40  company  growth  ced  store  ingest  daemon
 #
 # Each figure that has a ceiling is measured in turns with it; what is reported is the median of at
 # least five. A limit is that of docs/performance.md, printed with "ok" or "below".
@@ -20,7 +20,7 @@ cd "$(dirname "$0")/.."
 models=${BENCH_MODELS:-build/bench}
 threads=${THREADS:-$(nproc)}
 reps=${REPS:-5}
-all="ceilings kernels parts real-1 real-2 v4mini mini-40 growth ced store ingest daemon"
+all="ceilings kernels parts real-1 real-2 v4mini mini-40 company growth ced store ingest daemon"
 mkdir -p build/bench "$models"
 out=build/bench/figures.jsonl
 : > "$out"
@@ -110,7 +110,8 @@ run() {
             say "LLAMA_BENCH is not set: no figure of llama.cpp in this run"
         fi ;;
     mini-40) speed -m "$(model mini-40)" --name mini-40 --prompt 512 layer ;;
-    growth) 
+    company) for of in v4mini mini-40; do speed -m "$(model $of)" --name "$of company" company; done ;;
+    growth)
         speed -m "$(model v4mini)" --name "v4mini growth" growth
         speed -m "$(model mini-40)" --name "mini-40 growth" --longest "${LONGEST:-65536}" growth ;;
     ced) speed -m "$(model mini-40)" --name mini-40 ced ;;

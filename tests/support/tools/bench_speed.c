@@ -4,6 +4,7 @@
  *     ceilings            what the machine can do; --dir: where its files lie
  *     parts               products and experts of the released shape, weights made in memory
  *     layer -m MODEL      decode of 1 token against memory, prefill against arithmetic
+ *     company -m MODEL    decode of 4 and 16 sequences at once against one
  *     growth -m MODEL     prefill and decode at long context against short
  *     ced -m MODEL        prefill of 8,192 tokens, mode ced against full
  *
@@ -317,13 +318,16 @@ struct model {
     double decode_bytes, prefill_ops; /* of one token, attention apart */
 };
 
+#define MAX_COMPANY 16
+#define N_EVENTS (4 * MAX_COMPANY) /* all of them in every step */
+
 static void run_engine(struct engine *m)
 {
     struct error e;
     while (engine_has_work(m)) {
-        struct engine_event events[8];
+        struct engine_event events[N_EVENTS];
         size_t n = 0;
-        if (engine_step(m, events, 8, &n, &e))
+        if (engine_step(m, events, N_EVENTS, &n, &e))
             bench_fail("%s", e.msg);
         for (size_t i = 0; i < n; i++)
             if (events[i].kind == ENGINE_DONE && events[i].reason == END_FAILED)
@@ -340,11 +344,11 @@ static struct seq *new_seq(struct model *m)
     return s;
 }
 
-static double feed(struct bench *b, struct model *m, struct seq *s, size_t n,
-                   enum prefill_mode mode)
+/* n ids that follow from where the sequence stands and from `seed`. */
+static void queue_input(struct seq *s, size_t n, enum prefill_mode mode, uint32_t seed)
 {
     struct error e;
-    uint32_t *ids = calloc(n, sizeof(*ids)), x = (uint32_t)seq_position(s) + 1;
+    uint32_t *ids = calloc(n, sizeof(*ids)), x = (uint32_t)seq_position(s) + 1 + seed;
     if (!ids)
         bench_fail("no memory for %zu ids", n);
     for (size_t i = 0; i < n; i++) {
@@ -353,29 +357,47 @@ static double feed(struct bench *b, struct model *m, struct seq *s, size_t n,
     }
     if (seq_input(s, ids, n, mode, &e))
         bench_fail("%s", e.msg);
+    free(ids);
+}
+
+static double feed(struct bench *b, struct model *m, struct seq *s, size_t n,
+                   enum prefill_mode mode)
+{
+    queue_input(s, n, mode, 0);
     double start = now(b);
     run_engine(m->engine);
-    free(ids);
     return now(b) - start;
 }
 
-/* Seconds of n tokens, EOS kept out. */
-static double decode(struct bench *b, struct model *m, struct seq *s, size_t n)
+/* Seconds of n tokens of each of some sequences at once, EOS kept out. */
+static double decode_all(struct bench *b, struct model *m, struct seq **s, size_t n_seqs,
+                         size_t n)
 {
     const struct logit_bias never = {.id = m->config.eos_id, .value = -1e30f};
-    const struct generate_options g = {
-        .sampling = {.seed = 1, .temperature = 1, .top_p = 1, .bias = &never, .n_bias = 1},
+    struct generate_options g = {
+        .sampling = {.temperature = 1, .top_p = 1, .bias = &never, .n_bias = 1},
         .max_tokens = n};
-    uint64_t before = seq_position(s);
+    uint64_t before = 0, after = 0;
     struct error e;
-    if (seq_generate(s, &g, &e))
-        bench_fail("%s", e.msg);
+    for (size_t i = 0; i < n_seqs; i++) {
+        before += seq_position(s[i]);
+        g.sampling.seed = i + 1;
+        if (seq_generate(s[i], &g, &e))
+            bench_fail("%s", e.msg);
+    }
     double start = now(b);
     run_engine(m->engine);
     double took = now(b) - start;
-    if (seq_position(s) != before + n)
-        bench_fail("%" PRIu64 " tokens were decoded, not %zu", seq_position(s) - before, n);
+    for (size_t i = 0; i < n_seqs; i++)
+        after += seq_position(s[i]);
+    if (after != before + n_seqs * n)
+        bench_fail("%" PRIu64 " tokens were decoded, not %zu", after - before, n_seqs * n);
     return took;
+}
+
+static double decode(struct bench *b, struct model *m, struct seq *s, size_t n)
+{
+    return decode_all(b, m, &s, 1, n);
 }
 
 /* Bytes of the weights that one decoded token reads, as they lie in the checkpoint, and
@@ -479,6 +501,44 @@ static void group_layer(struct bench *b)
     engine_free(m.engine);
 }
 
+/* ---- several sequences --------------------------------------------------------------------
+ */
+
+static void group_company(struct bench *b)
+{
+    static const size_t sizes[] = {4, MAX_COMPANY};
+    static struct model m;
+    double one[MAX_REPS], all[2][MAX_REPS], ratios[2][MAX_REPS];
+    struct seq *s[MAX_COMPANY];
+    size_t n = (size_t)b->o.run;
+    open_model(b, &m);
+    for (uint32_t i = 0; i < MAX_COMPANY; i++) {
+        s[i] = new_seq(&m);
+        queue_input(s[i], 64, PREFILL_CED, 7919 * i); /* to each its own experts */
+    }
+    run_engine(m.engine);
+    (void)decode_all(b, &m, s, MAX_COMPANY, 2);
+    for (size_t i = 0; i < b->n_reps; i++) {
+        one[i] = (double)n / decode(b, &m, s[i % MAX_COMPANY], n);
+        for (size_t k = 0; k < 2; k++) {
+            all[k][i] = (double)(sizes[k] * n) / decode_all(b, &m, s, sizes[k], n);
+            ratios[k][i] = all[k][i] / one[i];
+        }
+    }
+    seconds_figure(b, "decode, 1 sequence", median(one, b->n_reps));
+    for (size_t k = 0; k < 2; k++) {
+        char name[64];
+        snprintf(name, sizeof(name), "decode, %zu sequences", sizes[k]);
+        figure_print(&(struct figure){.group = b->o.name,
+                                      .name = name,
+                                      .unit = "token/s",
+                                      .against = "one by one",
+                                      .value = median(all[k], b->n_reps),
+                                      .ratio = median(ratios[k], b->n_reps)});
+    }
+    engine_free(m.engine);
+}
+
 /* ---- context ------------------------------------------------------------------------------
  */
 
@@ -562,11 +622,9 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(struct bench *b);
-    } groups[] = {{"ceilings", group_ceilings},
-                  {"parts", group_parts},
-                  {"layer", group_layer},
-                  {"growth", group_growth},
-                  {"ced", group_ced}};
+    } groups[] = {{"ceilings", group_ceilings}, {"parts", group_parts},
+                  {"layer", group_layer},       {"company", group_company},
+                  {"growth", group_growth},     {"ced", group_ced}};
     static struct bench b = {
         .o = {.dir = ".", .reps = 5, .prompt = 2048, .run = 32, .longest = 4096}};
     struct options seen;
