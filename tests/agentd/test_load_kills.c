@@ -423,7 +423,8 @@ static void check_store(const struct daemon_fixture *d)
     store_count(st, &c);
     store_close(st);
     assert_int_equal(c.sessions_damaged + c.rows_damaged + c.extents_damaged, 0);
-    assert_int_equal(c.rows_dropped + c.commits_lost + c.chunks_rebuilt, 0);
+    assert_int_equal(c.rows_dropped + c.commits_lost + c.tape_commits_lost + c.chunks_rebuilt,
+                     0);
 }
 
 static void one_life(struct daemon_fixture *d, struct worker *w, uint64_t us, bool kill_it)

@@ -767,6 +767,9 @@ static bool check_counters(struct load *l, struct store *st)
     store_count(st, &c);
     if (c.wal_lost)
         return wrong(l, "the -wal is said to be gone");
+    if (c.tape_commits_lost)
+        return wrong(l, "%llu commits are said to be lost",
+                     (unsigned long long)c.tape_commits_lost);
     if (c.extents_damaged || c.rows_damaged || c.rows_dropped || c.commits_lost ||
         c.sessions_damaged || c.chunks_rebuilt || (c.packs_killed && !l->fault.fired))
         return wrong(l,
