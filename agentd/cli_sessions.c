@@ -314,11 +314,11 @@ const struct command cli_verify_command = {
     1,
     1};
 
-/* Where nothing could be compared, nothing is verified. */
-static int verify_code(const json_t *answer)
+/* Where nothing could be compared, nothing is verified; but for a tape without a token. */
+static bool is_verified(const json_t *answer)
 {
     bool equal = json_is_true(json_object_get(answer, "equal"));
-    return equal && cli_int(answer, "rows") > 0 ? EXIT_DONE : EXIT_CORRUPT;
+    return equal && (cli_int(answer, "rows") > 0 || cli_int(answer, "tokens") == 0);
 }
 
 static void print_mismatch(const json_t *at)
@@ -341,7 +341,9 @@ static void print_verify(const json_t *answer)
     cli_thousands(cli_int(answer, "rows"), rows);
     cli_thousands(cli_int(answer, "tokens"), tokens);
     cli_duration(cli_num(answer, "ms"), t);
-    if (cli_int(answer, "rows") == 0)
+    if (is_verified(answer) && cli_int(answer, "tokens") == 0)
+        puts("equal: there is no token on the tape yet");
+    else if (cli_int(answer, "rows") == 0)
         printf("NOT verified: there is no digest to compare with, for %s tokens in %lld "
                "segments\n",
                tokens, (long long)cli_int(answer, "segments"));
@@ -381,7 +383,7 @@ int cli_verify(int argc, char **argv)
             cli_json_print(stdout, answer, o.json);
         else
             print_verify(answer);
-        code = verify_code(answer);
+        code = is_verified(answer) ? EXIT_DONE : EXIT_CORRUPT;
     }
     cli_close(&x);
     return code;

@@ -3,7 +3,7 @@
  * segment's logits with the one on the tape. Where the session was resumed by replay, the
  * windows are dropped here, too, and replayed from the recorded start: that is the session as
  * it went. Started by session/verify; prints one JSON object. Exit code 8 unless every digest
- * that the tape has is equal and there is at least one. */
+ * that the tape has is equal and there is at least one, or no token at all. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -194,10 +194,11 @@ static void close_last(struct tape *t)
     t->segments[n - 1] = t->tape_segments[n - 1].seg;
 }
 
-/* Nothing to compare with is no proof. */
+/* Nothing to compare with is no proof, but of a tape without a token there is nothing to prove.
+ */
 static bool is_equal(const struct verdict *v)
 {
-    return !v->mismatch && v->rows > 0;
+    return !v->mismatch && (v->rows > 0 || v->tokens == 0);
 }
 
 static void print(const struct verdict *v, uint64_t ns)

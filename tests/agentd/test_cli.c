@@ -353,6 +353,10 @@ static void test_verify(void **state)
         assert_int_equal(r->code, EXIT_CORRUPT);
         assert_has(r->out, "NOT verified: there is no digest to compare with");
     }
+    json_object_set_new(c->verified, "tokens", json_integer(0));
+    r = CTL("verify", "brisk-otter");
+    assert_int_equal(r->code, EXIT_DONE);
+    assert_has(r->out, "equal: there is no token on the tape yet");
     json_object_set_new(c->verified, "rows", json_integer(1200));
     json_object_set_new(c->verified, "equal", json_false());
     json_object_set_new(c->verified, "firstMismatch", json_pack("{s:i}", "segment", 3));

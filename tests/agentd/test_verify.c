@@ -173,6 +173,22 @@ static void test_without_digests(void **state)
     engine_free(x.m);
 }
 
+/* A session without a token has nothing that could be otherwise. */
+static void test_no_token(void **state)
+{
+    (void)state;
+    struct made x;
+    int code;
+    make(&x);
+    x.t.view.n_ids = x.t.view.n_segments = 0;
+    json_auto_t *a = verify(&x, &code);
+    assert_int_equal(code, EXIT_DONE);
+    assert_true(json_is_true(json_object_get(a, "equal")));
+    assert_int_equal(json_integer_value(json_object_get(a, "tokens")), 0);
+    assert_int_equal(json_integer_value(json_object_get(a, "segments")), 0);
+    engine_free(x.m);
+}
+
 /* A session that was resumed by replay is computed as it went; without its mark, or with
  * another start, it is not the same. */
 static void test_replays(void **state)
@@ -200,9 +216,8 @@ static void test_replays(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_as_it_went),
-        cmocka_unit_test(test_changes_are_seen),
-        cmocka_unit_test(test_without_digests),
+        cmocka_unit_test(test_as_it_went),      cmocka_unit_test(test_changes_are_seen),
+        cmocka_unit_test(test_without_digests), cmocka_unit_test(test_no_token),
         cmocka_unit_test(test_replays),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
