@@ -338,11 +338,6 @@ void constrain_feed(const struct call_rules *r, struct constrain_state *s, uint3
 
 bool constrain_allows(const struct call_rules *r, const struct constrain_state *s, uint32_t id)
 {
-    if (is_free(s) && id != r->mark &&
-        id != r->eos) { /* the usual case, for all of a vocabulary */
-        size_t n = 0;
-        return tokenizer_bytes(r->tokenizer, id, &n) && n;
-    }
     struct constrain_state next = *s;
     return take(r, &next, id);
 }
@@ -350,4 +345,36 @@ bool constrain_allows(const struct call_rules *r, const struct constrain_state *
 bool constrain_is_greedy(const struct constrain_state *s)
 {
     return !is_free(s) && s->phase != VALUE_JSON && s->phase != VALUE_CHOICE;
+}
+
+/* ---- a whole vocabulary -------------------------------------------------------------------
+ */
+
+void constrain_filter_init(struct constrain_filter *f, const struct call_rules *r,
+                           const struct constrain_state *s)
+{
+    *f = (struct constrain_filter){.rules = r, .state = s, .is_free = is_free(s)};
+    f->in_string =
+        s->phase == VALUE_JSON && !s->tail && json_literal_is_in_characters(&s->json);
+    for (unsigned b = 0; b < 256; b++) {
+        struct constrain_state next = *s;
+        if (feed_byte(r, &next, (uint8_t)b))
+            f->first[b / 64] |= UINT64_C(1) << (b % 64);
+    }
+}
+
+bool constrain_filter_allows(const struct constrain_filter *f, uint32_t id)
+{
+    const struct call_rules *r = f->rules;
+    size_t n = 0;
+    if (id == r->mark || id == r->eos)
+        return constrain_allows(r, f->state, id);
+    const uint8_t *bytes = tokenizer_bytes(r->tokenizer, id, &n);
+    if (!bytes || !n || f->is_free)
+        return bytes && n;
+    if (!(f->first[bytes[0] / 64] >> (bytes[0] % 64) & 1))
+        return false;
+    if (f->in_string && tokenizer_is_text(r->tokenizer, id))
+        return true;
+    return constrain_allows(r, f->state, id);
 }

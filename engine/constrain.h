@@ -58,6 +58,19 @@ struct constrain_state {
 /* The run goes on with id. */
 void constrain_feed(const struct call_rules *r, struct constrain_state *s, uint32_t id);
 bool constrain_allows(const struct call_rules *r, const struct constrain_state *s, uint32_t id);
+
+/* The same answer for all of a vocabulary, one id after the other: what decides most of them is
+ * found once. Borrows rules and state. */
+struct constrain_filter {
+    const struct call_rules *rules;
+    const struct constrain_state *state;
+    uint64_t first[4]; /* bit per byte: what an id may begin with */
+    bool is_free;      /* any text may come */
+    bool in_string;    /* of JSON: any that is neither quoted nor escaped */
+};
+void constrain_filter_init(struct constrain_filter *f, const struct call_rules *r,
+                           const struct constrain_state *s);
+bool constrain_filter_allows(const struct constrain_filter *f, uint32_t id);
 /* Whether the next id is syntax: the most likely of those allowed is taken. */
 bool constrain_is_greedy(const struct constrain_state *s);
 

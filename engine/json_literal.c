@@ -330,6 +330,11 @@ bool json_literal_feed(struct json_literal *v, uint8_t b)
     }
 }
 
+bool json_literal_is_in_characters(const struct json_literal *v)
+{
+    return v->at == IN_STRING && !v->pending;
+}
+
 bool json_literal_is_complete(const struct json_literal *v)
 {
     return v->at == COMPLETE || (!v->depth && (v->at == BEHIND_ZERO || v->at == IN_INTEGER ||

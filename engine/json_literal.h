@@ -30,6 +30,9 @@ struct json_literal {
 
 /* Takes a byte. False, with v undefined, when no value can come of it. */
 bool json_literal_feed(struct json_literal *v, uint8_t b);
+/* Between two characters of a string: any but a quote, a backslash and a control character may
+ * come. */
+bool json_literal_is_in_characters(const struct json_literal *v);
 /* A whole value came: nothing has to follow (a number may still go on). */
 bool json_literal_is_complete(const struct json_literal *v);
 

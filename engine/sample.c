@@ -42,9 +42,10 @@ enum err sampling_check(const struct sampling *s, struct error *e)
 /* One position: what a token is drawn from. */
 struct drawing {
     const struct sampling *s;
-    const struct constrain_state *calls; /* NULL: all ids are allowed */
     const float *logits;
     uint32_t n;
+    bool is_held; /* else all ids are allowed */
+    struct constrain_filter filter;
 };
 
 /* The logit of id with its bias; *next goes along the list of biases as id ascends. */
@@ -59,7 +60,7 @@ static double biased(const struct drawing *d, uint32_t id, uint32_t *next)
 
 static bool is_allowed(const struct drawing *d, uint32_t id)
 {
-    return !d->calls || constrain_allows(d->s->rules, d->calls, id);
+    return !d->is_held || constrain_filter_allows(&d->filter, id);
 }
 
 /* The largest logit of an allowed id. */
@@ -94,14 +95,23 @@ static int by_probability(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* Entries whose probability is at least min_p times the largest, in order of id. */
+/* Entries whose probability is at least min_p times the largest, in order of id. Exponents
+ * first: beside the branches of what is allowed they would not run one into the other. */
 static uint32_t weigh(const struct drawing *d, double largest, struct sampler_entry *out)
 {
-    uint32_t kept = 0, next = 0;
+    const double min_p = (double)d->s->min_p, temperature = (double)d->s->temperature;
+    /* Below it a probability is too small for sure: k_exp() and k_log() are that exact. */
+    const double floor = min_p > 0 ? k_log(min_p) - 1e-9 : -746;
+    uint32_t n = 0, kept = 0, next = 0;
     for (uint32_t i = 0; i < d->n; i++) {
-        double p = k_exp((biased(d, i, &next) - largest) / (double)d->s->temperature);
-        if (p > 0 && p >= (double)d->s->min_p && is_allowed(d, i))
-            out[kept++] = (struct sampler_entry){p, i};
+        double x = (biased(d, i, &next) - largest) / temperature;
+        if (x >= floor && is_allowed(d, i))
+            out[n++] = (struct sampler_entry){x, i};
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        double p = k_exp(out[i].p);
+        if (p > 0 && p >= min_p)
+            out[kept++] = (struct sampler_entry){p, out[i].id};
     }
     return kept;
 }
@@ -129,13 +139,15 @@ enum err sample_token(const struct sampling *s, const struct constrain_state *ca
                       const float *logits, uint32_t n, uint64_t position,
                       struct sampler_entry *scratch, uint32_t *id, struct error *e)
 {
-    const struct drawing d = {s, s->rules ? calls : NULL, logits, n};
+    struct drawing d = {.s = s, .logits = logits, .n = n, .is_held = s->rules && calls};
     uint32_t best = 0;
     double largest = 0;
+    if (d.is_held)
+        constrain_filter_init(&d.filter, s->rules, calls);
     enum err rc = find_best(&d, position, &best, &largest, e);
     if (rc)
         return rc;
-    if (s->temperature <= 0 || (d.calls && constrain_is_greedy(d.calls))) {
+    if (s->temperature <= 0 || (d.is_held && constrain_is_greedy(calls))) {
         *id = best;
         return OK;
     }

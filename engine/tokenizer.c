@@ -49,6 +49,14 @@ static enum err grow_tokens(struct tokenizer *t, uint32_t id, struct error *e)
     return OK;
 }
 
+static bool is_text(const uint8_t *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (bytes[i] < 0x20 || bytes[i] == '"' || bytes[i] == '\\')
+            return false;
+    return utf8_is_valid(bytes, n);
+}
+
 enum err tokenizer_put(struct tokenizer *t, uint32_t id, const void *bytes, size_t n,
                        bool is_added, struct error *e)
 {
@@ -65,7 +73,8 @@ enum err tokenizer_put(struct tokenizer *t, uint32_t id, const void *bytes, size
     uint32_t off = (uint32_t)t->bytes.len;
     if ((rc = buf_add(&t->bytes, bytes, n, e)))
         return rc;
-    t->tokens[id] = (struct token){off, (uint16_t)n, true, is_added};
+    t->tokens[id] =
+        (struct token){off, (uint16_t)n, true, is_added, !is_added && is_text(bytes, n)};
     if (id >= t->n_tokens)
         t->n_tokens = id + 1;
     t->n_added += is_added;
@@ -176,6 +185,11 @@ const uint8_t *tokenizer_bytes(const struct tokenizer *t, uint32_t id, size_t *n
 bool tokenizer_is_added(const struct tokenizer *t, uint32_t id)
 {
     return id < t->n_tokens && t->tokens[id].is_added;
+}
+
+bool tokenizer_is_text(const struct tokenizer *t, uint32_t id)
+{
+    return id < t->n_tokens && t->tokens[id].is_text;
 }
 
 enum err tokenizer_spelling(const struct tokenizer *t, uint32_t id, struct buf *out,

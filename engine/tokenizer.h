@@ -65,6 +65,9 @@ const uint8_t *tokenizer_bytes(const struct tokenizer *t, uint32_t id, size_t *n
 NODISCARD enum err tokenizer_spelling(const struct tokenizer *t, uint32_t id, struct buf *out,
                                       struct error *e);
 bool tokenizer_is_added(const struct tokenizer *t, uint32_t id);
+/* Not added, and whole characters that a JSON string holds as they are: no control character,
+ * quote or backslash. */
+bool tokenizer_is_text(const struct tokenizer *t, uint32_t id);
 /* The id of the added token with exactly this text, or TOKEN_NONE. */
 uint32_t tokenizer_added(const struct tokenizer *t, const char *text);
 

@@ -11,7 +11,7 @@
 struct token {
     uint32_t off; /* into tokenizer.bytes */
     uint16_t len;
-    bool exists, is_added;
+    bool exists : 1, is_added : 1, is_text : 1; /* 8 bytes in all: a sampler asks for each */
 };
 
 struct tokenizer {

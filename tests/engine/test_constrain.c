@@ -273,6 +273,15 @@ static void check_problems(const struct chat_parser *p)
     }
 }
 
+/* What decides quickly for all of a vocabulary decides the same. */
+static void check_filter(const struct fixture *f, const struct constrain_state *s)
+{
+    struct constrain_filter filter;
+    constrain_filter_init(&filter, f->rules, s);
+    for (uint32_t i = 0; i < f->n; i++)
+        assert_int_equal(constrain_filter_allows(&filter, i), constrain_allows(f->rules, s, i));
+}
+
 /* One run of random logits; counts its calls. */
 static uint32_t run(const struct fixture *f, uint64_t seed, bool thinking)
 {
@@ -286,6 +295,8 @@ static uint32_t run(const struct fixture *f, uint64_t seed, bool thinking)
     assert_ok(chat_parser_new(&p, &(struct chat_parser_options){.thinking = thinking}, &e), &e);
     for (uint64_t at = 0; at < MAX_RUN && id != f->eos; at++) {
         size_t n = 0;
+        if (at % 16 == seed % 16)
+            check_filter(f, &calls);
         random_logits(f, seed, at, id, logits);
         assert_ok(sample_token(&s, &calls, logits, f->n, at, scratch, &id, &e), &e);
         constrain_feed(f->rules, &calls, id);

@@ -248,6 +248,14 @@ static void check_value(const struct declared *c, const char *text, size_t n, bo
         fail_msg("%s: not one of its values: \"%.*s\"", c->schema, (int)n, text);
 }
 
+static void check_filter(const struct fixture *f, const struct constrain_state *s)
+{
+    struct constrain_filter filter;
+    constrain_filter_init(&filter, f->rules, s);
+    for (uint32_t i = 0; i < f->n; i++)
+        assert_int_equal(constrain_filter_allows(&filter, i), constrain_allows(f->rules, s, i));
+}
+
 /* One value; false: it became long. */
 static bool walk(const struct fixture *f, const struct declared *c, uint64_t *seed)
 {
@@ -257,6 +265,8 @@ static bool walk(const struct fixture *f, const struct declared *c, uint64_t *se
     bool is_text = false;
     while (n < MAX_VALUE) {
         uint32_t id = step(f, &s, seed, text);
+        if (!pick(seed, 64))
+            check_filter(f, &s);
         constrain_feed(f->rules, &s, id);
         if (id == f->ids.dsml) {
             assert_true(from && n >= from + 2 && !memcmp(text + n - 2, "</", 2));
@@ -279,7 +289,7 @@ static bool walk(const struct fixture *f, const struct declared *c, uint64_t *se
 
 static void test_walks(void **state)
 {
-    const unsigned n_walks = getenv("AGENTD_SLOW") ? 100000 : 3000;
+    const unsigned n_walks = getenv("AGENTD_SLOW") ? 100000 : 20000;
     unsigned n_whole = 0;
     (void)state;
     for (unsigned i = 0; i < N_CASES; i++) {
