@@ -323,6 +323,8 @@ void cli_ledger_print(FILE *f, const json_t *l, const json_t *resume)
         print_tokens(f, l, "drafts_proposed", "guessed ahead");
         print_tokens(f, l, "drafts_accepted", "of these as the model chose");
     }
+    if (cli_int(l, "drafts_cut"))
+        print_tokens(f, l, "drafts_cut", "too unsure to be checked");
     print_tokens(f, l, "replayed", "outside the sum: run again for the windows");
     fprintf(f, "  read %s, written %s\n", cli_bytes(cli_num(l, "bytes_read"), b),
             cli_bytes(cli_num(l, "bytes_written"), c));

@@ -17,6 +17,7 @@ static const struct {
     {"reasoning", offsetof(struct ledger, reasoning)},
     {"drafts_proposed", offsetof(struct ledger, drafts_proposed)},
     {"drafts_accepted", offsetof(struct ledger, drafts_accepted)},
+    {"drafts_cut", offsetof(struct ledger, drafts_cut)},
     {"replayed", offsetof(struct ledger, replayed)},
     {"bytes_read", offsetof(struct ledger, bytes_read)},
     {"bytes_written", offsetof(struct ledger, bytes_written)},

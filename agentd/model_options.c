@@ -22,6 +22,7 @@ enum err model_open(const struct model_options *o, struct engine **out, struct e
         .n_threads = (uint32_t)o->threads,
         .chunk_tokens = (uint32_t)o->chunk,
         .draft_tokens = (uint32_t)o->draft,
+        .draft_confidence = o->draft_confidence,
         .expert_ram = o->expert_ram,
         .engram_ram = o->engram_ram,
         .kv_resident = o->kv_resident,
@@ -51,6 +52,7 @@ void model_args(const struct model_options *o, struct model_args *out)
     snprintf(out->threads, sizeof(out->threads), "%" PRId64, o->threads);
     snprintf(out->chunk, sizeof(out->chunk), "%" PRId64, o->chunk);
     snprintf(out->draft, sizeof(out->draft), "%" PRId64, o->draft);
+    snprintf(out->draft_confidence, sizeof(out->draft_confidence), "%.6g", o->draft_confidence);
     snprintf(out->expert_ram, sizeof(out->expert_ram), "%" PRIu64, o->expert_ram);
     snprintf(out->engram_ram, sizeof(out->engram_ram), "%" PRIu64, o->engram_ram);
     snprintf(out->kv_resident, sizeof(out->kv_resident), "%" PRIu64, o->kv_resident);
@@ -86,6 +88,8 @@ void model_args(const struct model_options *o, struct model_args *out)
     v[n++] = out->chunk;
     v[n++] = "--draft";
     v[n++] = out->draft;
+    v[n++] = "--draft-confidence";
+    v[n++] = out->draft_confidence;
     v[n++] = "--expert-ram";
     v[n++] = out->expert_ram;
     v[n++] = "--engram-ram";

@@ -18,6 +18,7 @@ struct model_options {
     const char *spill_dir;            /* no option of its own; NULL: the engine's default */
     const struct engine_watch *watch; /* nor this; NULL: nobody */
     int64_t threads, chunk, draft;
+    double draft_confidence;
     uint64_t expert_ram, engram_ram, kv_resident; /* budgets in bytes; 0: none */
 };
 
@@ -143,24 +144,38 @@ extern const char *const model_backends[], *const model_precisions[];
          NULL,                                                                                 \
          "memory for main KV rows, the others are spilled (default: 0, all in memory)",        \
          false},                                                                               \
+        {"draft",                                                                              \
+         0,                                                                                    \
+         OPTION_INT,                                                                           \
+         offsetof(type, member.draft),                                                         \
+         "N",                                                                                  \
+         0,                                                                                    \
+         15,                                                                                   \
+         NULL,                                                                                 \
+         "tokens that the draft layers guess ahead (default: 0, off)",                         \
+         false},                                                                               \
     {                                                                                          \
-        "draft", 0, OPTION_INT, offsetof(type, member.draft), "N", 0, 15, NULL,                \
-            "tokens that the draft layers guess ahead (default: 0, off)", false                \
+        "draft-confidence", 0, OPTION_FLOAT, offsetof(type, member.draft_confidence), "P", 0,  \
+            1, NULL, "guesses less likely to be right are not checked (default: 0.5)", false   \
     }
+
+/* The default of draft_confidence: more often wrong than right is not worth a row of the pass.
+ */
+#define MODEL_DRAFT_CONFIDENCE 0.5
 
 /* ERR_INVAL: neither or a malformed engine; errors of engine_open_model and _script. Digests of
  * logits are on. */
 NODISCARD enum err model_open(const struct model_options *o, struct engine **out,
                               struct error *e);
 
-#define MODEL_ARGS 32
+#define MODEL_ARGS 34
 /* The command line that gives the same options, NULL at its end; weights that were verified
  * are not verified again. Numbers are written to
  * `scratch`; the rest is borrowed from o. */
 struct model_args {
     const char *argv[MODEL_ARGS];
-    char device[24], threads[24], chunk[24], draft[24], expert_ram[24], engram_ram[24],
-        kv_resident[24];
+    char device[24], threads[24], chunk[24], draft[24], draft_confidence[24], expert_ram[24],
+        engram_ram[24], kv_resident[24];
 };
 void model_args(const struct model_options *o, struct model_args *out);
 

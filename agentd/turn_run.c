@@ -322,6 +322,7 @@ static void take_tokens(struct turn *t, const struct engine_event *ev)
     }
     t->ledger.drafts_proposed += ev->n_guessed;
     t->ledger.drafts_accepted += ev->n_right;
+    t->ledger.drafts_cut += ev->n_cut;
 }
 
 /* What was computed is known: given ids become so as the position passes them. */

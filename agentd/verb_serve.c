@@ -336,8 +336,10 @@ int verb_serve(int argc, char **argv)
     if (!s)
         return EXIT_FAILED;
     s->listen = (struct listen)LISTEN_INIT;
-    s->options = (struct serve_options){
-        .log_level = LOG_INFO, .resident = DEFAULT_RESIDENT, .save_every = DEFAULT_SAVE_EVERY};
+    s->options = (struct serve_options){.model.draft_confidence = MODEL_DRAFT_CONFIDENCE,
+                                        .log_level = LOG_INFO,
+                                        .resident = DEFAULT_RESIDENT,
+                                        .save_every = DEFAULT_SAVE_EVERY};
     enum err rc = settings_load(&s->settings, &e);
     if (!rc)
         rc = settings_argv(&s->settings, &verb_serve_command, sections, true, argc, argv, &e);

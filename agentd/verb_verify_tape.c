@@ -222,7 +222,7 @@ static void print(const struct verdict *v, uint64_t ns)
 
 int verb_verify_tape(int argc, char **argv)
 {
-    struct verify_options o = {0};
+    struct verify_options o = {.model.draft_confidence = MODEL_DRAFT_CONFIDENCE};
     struct options parsed;
     AUTO(tape) struct tape tape = {0};
     struct engine *m = NULL;

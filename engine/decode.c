@@ -92,13 +92,13 @@ static enum err guess(struct part *p, struct error *e)
     struct draft d;
     uint32_t n = n_useful(m, q);
     p->ids[0] = q->next;
-    p->n_guessed = 0;
     if (!n)
         return OK;
     enum err rc = draft_propose(m, p->s, q->next, &q->sampling, n, &d, e);
     if (rc)
         return rc;
     p->n_guessed = d.n;
+    p->n_cut = d.n_cut;
     memcpy(p->ids + 1, d.ids, d.n * sizeof(*d.ids));
     return OK;
 }
@@ -164,6 +164,7 @@ static void report(struct event_list *l, struct part *p, const struct run *r,
     ev->n_ids = n;
     ev->n_guessed = p->n_guessed;
     ev->n_right = v->n_right;
+    ev->n_cut = p->n_cut;
     ev->logprobs = p->logprobs;
     p->logprobs = NULL;
 }
@@ -183,6 +184,7 @@ void decode_end(struct event_list *l, struct part *p, const struct run *r, const
     }
     part_keep(p, r, 1 + v.n_right, h + (size_t)v.n_right * m->config.dim);
     m->n_guessed += p->n_guessed;
+    m->n_guesses_cut += p->n_cut;
     m->n_guessed_right += v.n_right;
     q->has_next = v.reason == END_SEGMENT;
     q->next = v.next;

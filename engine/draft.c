@@ -5,6 +5,7 @@
 
 #include "engine/forward.h"
 #include "engine/sample.h"
+#include "kernels/math.h"
 
 static_assert(CONFIG_MAX_DRAFT_BLOCK < LOGIT_ROWS,
               "a block and its anchor are checked at once, and their logits lie side by side");
@@ -78,13 +79,20 @@ enum err draft_propose(struct model *m, struct model_seq *s, uint32_t anchor,
     forward_product(m, &m->weights.head, b->y, b->d_logits, n, K_EXACT);
     work_to_host(m, b->logits, b->d_logits, (size_t)n * c->vocab_size * sizeof(float));
     *out = (struct draft){.n = n, .logits = b->logits};
+    double right = 1;                             /* the chance of all so far */
     struct constrain_state calls = s->work.calls; /* the guesses have to fit the run, too */
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t before = i ? out->ids[i - 1] : anchor;
-        if ((rc = head(m, i, before, &out->confidence[i], e)) ||
-            (rc =
-                 sample_token(how, &calls, b->logits + (size_t)i * c->vocab_size, c->vocab_size,
-                              s->kv.n_tokens + 1 + i, m->sampler, &out->ids[i], e)))
+        const float *row = b->logits + (size_t)i * c->vocab_size;
+        if ((rc = head(m, i, i ? out->ids[i - 1] : anchor, &out->confidence[i], e)))
+            return err_wrap(e, rc, "draft %u", i);
+        right *= k_sigmoid((double)out->confidence[i]);
+        if (right < m->draft_confidence) {
+            out->n = i;
+            out->n_cut = n - i;
+            break;
+        }
+        if ((rc = sample_token(how, &calls, row, c->vocab_size, s->kv.n_tokens + 1 + i,
+                               m->sampler, &out->ids[i], e)))
             return err_wrap(e, rc, "draft %u", i);
         if (how->rules)
             constrain_feed(how->rules, &calls, out->ids[i]);

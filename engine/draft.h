@@ -13,15 +13,19 @@
 #include "engine/seq.h"
 
 struct draft {
-    uint32_t n;
+    uint32_t n, n_cut; /* guesses; and how many more were asked for */
     uint32_t ids[CONFIG_MAX_DRAFT_BLOCK];
-    float confidence[CONFIG_MAX_DRAFT_BLOCK]; /* logits of being accepted, given those before */
+    /* Logits of being right, given that those before are: of the guesses, then of the one that
+     * was too unsure. */
+    float confidence[CONFIG_MAX_DRAFT_BLOCK];
     const float *logits; /* [n][vocab], the Markov head's included; in the work buffers */
 };
 
 /* Guesses n <= dspark_block_size tokens behind `anchor`, the chosen but not yet computed token
- * of position kv.n_tokens. Nothing of the sequence changes. ERR_FORMAT: logits that are no
- * numbers. */
+ * of position kv.n_tokens, or fewer: the guesses end where the chance that all so far are
+ * right, which is the product of their confidences, falls below
+ * engine_options.draft_confidence. Nothing of the sequence changes. ERR_FORMAT: logits that are
+ * no numbers. */
 NODISCARD enum err draft_propose(struct model *m, struct model_seq *s, uint32_t anchor,
                                  const struct sampling *how, uint32_t n, struct draft *out,
                                  struct error *e);

@@ -54,12 +54,14 @@ struct engine_options {
     const char *cuda_library; /* for cuda: its file; NULL: as kernels/cuda.h finds it */
     int device;               /* for cuda: number of the device */
     const char *isa; /* for cpu: "avx512bf16", "avx512", "avx2", "portable"; NULL: best here */
-    uint32_t n_threads;    /* 0: all cores */
-    uint32_t chunk_tokens; /* most tokens of one step, 0: the backend's choice. Those that are
-                              sampled come first, a chunk of input gets the rest, but never
-                              less than a fourth of it */
-    uint32_t draft_tokens; /* guesses of the draft layers to check in a step; 0: none. What is
-                              generated is the same, at any temperature */
+    uint32_t n_threads;      /* 0: all cores */
+    uint32_t chunk_tokens;   /* most tokens of one step, 0: the backend's choice. Those that are
+                                sampled come first, a chunk of input gets the rest, but never
+                                less than a fourth of it */
+    uint32_t draft_tokens;   /* guesses of the draft layers to check in a step; 0: none. What is
+                                generated is the same, at any temperature */
+    double draft_confidence; /* guesses end where the chance that all so far are right, as the
+                                draft layers see it, falls below; 0 to 1, 0: never */
     /* Budgets in bytes, 0: none. Each works down to the minimum that engine_tiers() tells,
      * below it ERR_LIMIT names that; none changes a bit of what is computed. */
     uint64_t expert_ram;   /* routed experts in memory; without, they are mapped */
@@ -255,6 +257,7 @@ struct engine_event {
     uint32_t ids[ENGINE_EVENT_IDS]; /* tape positions position.. of the newest run */
     uint64_t first_position;        /* tape position of ids[0] */
     uint32_t n_guessed, n_right;    /* of draft tokens checked in this step, and good ones */
+    uint32_t n_cut;                 /* not checked: too unsure (draft_confidence) */
     /* [n_ids] when sampling.top_logprobs asks for it, else NULL. The receiver frees. */
     struct token_logprobs *logprobs;
     struct error error; /* END_FAILED */

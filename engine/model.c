@@ -262,14 +262,17 @@ static enum err check_checkpoint(const struct model *m, struct error *e)
     return rc;
 }
 
-static enum err choose_drafts(struct model *m, uint32_t n, struct error *e)
+static enum err choose_drafts(struct model *m, uint32_t n, double confidence, struct error *e)
 {
     if (n && !m->config.n_drafts)
         return err_set(e, ERR_UNSUPPORTED, "%u draft tokens, the model has no draft layers", n);
     if (n > m->config.draft_block)
         return err_set(e, ERR_INVAL, "%u draft tokens, dspark_block_size is %u", n,
                        m->config.draft_block);
+    if (!(confidence >= 0 && confidence <= 1))
+        return err_set(e, ERR_INVAL, "a draft confidence of %g, want 0 to 1", confidence);
     m->draft_tokens = n;
+    m->draft_confidence = confidence;
     return OK;
 }
 
@@ -376,8 +379,9 @@ static enum err open_all(struct model *m, const char *dir, const struct engine_o
     m->digests = o->digests;
     choose_precision(m, o->precision);
     if ((rc = config_load(&m->config, dir, e)) || (rc = check_caps(&m->config, e)) ||
-        (rc = choose_drafts(m, o->draft_tokens, e)) || (rc = open_backend(m, o, e)) ||
-        (rc = safetensors_open_dir(&m->st, dir, e)) || (rc = check_checkpoint(m, e)) ||
+        (rc = choose_drafts(m, o->draft_tokens, o->draft_confidence, e)) ||
+        (rc = open_backend(m, o, e)) || (rc = safetensors_open_dir(&m->st, dir, e)) ||
+        (rc = check_checkpoint(m, e)) ||
         (rc = weights_load(&m->weights, &m->config, m->st, &m->k, e)) ||
         (rc = open_tiers(m, dir, o, e)) || (rc = open_text(m, dir, e)) ||
         (rc = make_rope(m, false, &m->rope_plain, e)) ||

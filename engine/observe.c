@@ -24,6 +24,11 @@ void engine_draft_counts(const struct engine *engine, uint64_t *n_guessed, uint6
     *n_right = m->n_guessed_right;
 }
 
+uint64_t engine_drafts_cut(const struct engine *m)
+{
+    return ((const struct model *)(const void *)m)->n_guesses_cut;
+}
+
 const struct config *engine_config(const struct engine *m)
 {
     return &((const struct model *)(const void *)m)->config;

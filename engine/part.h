@@ -15,7 +15,7 @@ struct part {
     uint32_t history[CONFIG_MAX_NGRAM - 1]; /* chunk: ids before those that were held */
 
     uint32_t ids[1 + CONFIG_MAX_DRAFT_BLOCK]; /* decode: the reported token, then guesses */
-    uint32_t n_guessed;
+    uint32_t n_guessed, n_cut;
     struct token_logprobs *logprobs; /* decode: [n_guessed + 1], or NULL: nobody asks */
 };
 

@@ -5,6 +5,7 @@
 
 #include "engine/chat_parser.h"
 #include "engine/constrain.h"
+#include "engine/draft.h"
 #include "engine/model.h"
 #include "engine/tokenizer.h"
 #include "tests/support/drive.h"
@@ -393,20 +394,97 @@ static void test_distribution(void **state)
     engine_free(m);
 }
 
+/* ---- the confidence head -------------------------------------------------------------------
+ */
+
+/* What is proposed at some places of a run, with and without a threshold: the same guesses, up
+ * to where the product of their chances falls below it. */
+static void test_confidence(void **state)
+{
+    static const double least[] = {0.1, 0.3, 0.5, 0.7, 1};
+    const struct sampling greedy = {.top_p = 1};
+    uint32_t ids[N_PROMPT], n_lengths[4] = {0};
+    struct engine *m = open_drafting(3, 0);
+    struct seq *s = drive_seq(m);
+    struct error e = {0};
+    (void)state;
+    drive_ids(ids, N_PROMPT, 5);
+    drive_input(m, s, ids, N_PROMPT, PREFILL_CED);
+    for (uint32_t anchor = 100; anchor < 140; anchor++)
+        for (size_t k = 0; k < 5; k++) {
+            struct draft all, some;
+            model_of(m)->draft_confidence = 0;
+            assert_ok(draft_propose(model_of(m), seq_of(s), anchor, &greedy, 3, &all, &e), &e);
+            assert_true(all.n == 3 && all.n_cut == 0);
+            uint32_t n = 0;
+            for (double right = 1; n < 3; n++) {
+                right /= 1 + exp(-(double)all.confidence[n]);
+                if (right < least[k])
+                    break;
+            }
+            model_of(m)->draft_confidence = least[k];
+            assert_ok(draft_propose(model_of(m), seq_of(s), anchor, &greedy, 3, &some, &e), &e);
+            assert_int_equal(some.n, n);
+            assert_int_equal(some.n_cut, 3 - n);
+            assert_memory_equal(some.ids, all.ids, n * sizeof(*all.ids));
+            n_lengths[n]++;
+        }
+    for (size_t n = 0; n < 4; n++)
+        assert_true(n_lengths[n] > 0);
+    engine_free(m);
+}
+
+/* Whatever is not checked, what is generated is the same, and nothing is counted twice. */
+static void test_unsure(void **state)
+{
+    static const double least[] = {0, 0.2, 0.4, 1};
+    const struct sampling how = {.seed = 3, .temperature = 2, .top_p = 1, .top_k = 2};
+    uint64_t n_guessed[4], n_cut[4];
+    struct outcome plain, drafted;
+    (void)state;
+    run(0, &how, 60, 0, 0, &plain);
+    for (size_t k = 0; k < 4; k++) {
+        uint32_t ids[N_PROMPT];
+        struct engine *m = open_drafting(3, 0);
+        model_of(m)->draft_confidence = least[k];
+        struct seq *s = drive_seq(m);
+        drafted = (struct outcome){0};
+        drive_ids(ids, N_PROMPT, 5);
+        drive_input(m, s, ids, N_PROMPT, PREFILL_CED);
+        generate(m, s, &how, 60, false, &drafted);
+        drive_export(m, s, &drafted.state);
+        engine_draft_counts(m, &n_guessed[k], &drafted.n_right);
+        n_cut[k] = engine_drafts_cut(m);
+        assert_same(&plain, &drafted);
+        drive_state_free(&drafted.state);
+        engine_free(m);
+    }
+    assert_int_equal(n_cut[0], 0);
+    for (size_t k = 1; k < 4; k++)
+        assert_true(n_cut[k] > 0 && n_guessed[k] < n_guessed[k - 1]);
+    assert_int_equal(n_guessed[3], 0);
+    drive_state_free(&plain.state);
+}
+
 static void test_options(void **state)
 {
     static const struct {
         const char *model;
         uint32_t n;
+        double confidence;
         enum err code;
         const char *says;
     } CASES[] = {
-        {MODEL, 4, ERR_INVAL, "4 draft tokens, dspark_block_size is 3"},
-        {GOLDEN "c_replay/model", 1, ERR_UNSUPPORTED, "the model has no draft layers"},
+        {MODEL, 4, 0, ERR_INVAL, "4 draft tokens, dspark_block_size is 3"},
+        {MODEL, 3, 1.5, ERR_INVAL, "a draft confidence of 1.5, want 0 to 1"},
+        {MODEL, 3, (double)NAN, ERR_INVAL, "a draft confidence of nan, want 0 to 1"},
+        {GOLDEN "c_replay/model", 1, 0, ERR_UNSUPPORTED, "the model has no draft layers"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(CASES) / sizeof(*CASES); i++) {
-        struct engine_options o = {.draft_tokens = CASES[i].n, .no_weight_digest = true};
+        struct engine_options o = {.draft_tokens = CASES[i].n,
+                                   .draft_confidence = CASES[i].confidence,
+                                   .no_weight_digest = true};
         struct engine *m = NULL;
         struct error e = {0};
         assert_int_equal(engine_open_model(&m, CASES[i].model, &o, &e), CASES[i].code);
@@ -420,7 +498,8 @@ int main(void)
         cmocka_unit_test(test_greedy),       cmocka_unit_test(test_sampled),
         cmocka_unit_test(test_lengths),      cmocka_unit_test(test_eos),
         cmocka_unit_test(test_watched),      cmocka_unit_test(test_watched_across_a_pause),
-        cmocka_unit_test(test_distribution), cmocka_unit_test(test_options),
+        cmocka_unit_test(test_distribution), cmocka_unit_test(test_confidence),
+        cmocka_unit_test(test_unsure),       cmocka_unit_test(test_options),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
