@@ -176,7 +176,8 @@ static void check_end(const struct daemon_fixture *d, struct client *c, const ch
     if (strcmp(text_of(answer, "reason"), reason) || strcmp(text_of(answer, "text"), text)) {
         daemon_show_log(d);
         json_auto_t *all = events(d, id);
-        fail_msg("%s\n%s", json_dumps(answer, 0), json_dumps(all, JSON_INDENT(1)));
+        json_dumpf(all, stderr, JSON_INDENT(1));
+        fail_msg("%s", json_dumps(answer, 0));
     }
     assert_string_equal(text_of(answer, "text"), text);
     check_balanced(answer);
@@ -328,11 +329,416 @@ static void test_killed_at_each_barrier(void **state)
         }
 }
 
+/* ---- what is no summary ------------------------------------------------------------ */
+
+static const char *result_of(const json_t *list, const char *suffix)
+{
+    const json_t *ev;
+    const char *found = "";
+    size_t i;
+    json_array_foreach(list, i, ev)
+    {
+        const json_t *item = json_object_get(ev, "item");
+        const char *id = text_of(item, "id");
+        size_t n = strlen(id), m = strlen(suffix);
+        if (n > m && !strcmp(id + n - m, suffix))
+            found = text_of(item, "text");
+    }
+    return found;
+}
+
+static int count_errors(const json_t *list, const char *part)
+{
+    const json_t *ev;
+    size_t i;
+    int n = 0;
+    json_array_foreach(list, i, ev) n +=
+        strstr(text_of(json_object_get(ev, "error"), "message"), part) != NULL;
+    return n;
+}
+
+/* The second result is cut then, the turn goes on to its end, and no second summary is asked
+ * for before the same step. */
+static void refused_summary(const char *summary, const char *says)
+{
+    struct daemon_fixture d;
+    char id[27], part[600];
+    const char *const all_runs[] = {WRITE("2000", "a"), WRITE("3000", "b"), summary,
+                                    SAY("done"), NULL};
+    make(&d, "8192");
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, AUTO_RUN, id);
+    prompt(c, id, "m", all_runs);
+    check_end(&d, c, id, "end", "done");
+    json_auto_t *all = events(&d, id);
+    assert_int_equal(count_errors(all, says), 1);
+    assert_int_equal(count_items(all, "note", "Write a summary"), 1);
+    assert_int_equal(count_items(all, "note", "compacted: "), 0);
+    assert_int_equal(count_items(all, "note", "results were cut"), 1);
+    assert_int_equal(strlen(result_of(all, ".1.c0.r")), 3000); /* in the log it is whole */
+    check_verified(c, id);
+    client_free(c);
+    assert_int_equal(daemon_stop(&d), 0);
+    struct store *st = open_store(&d);
+    assert_int_equal(count_on_tape(st, id, "bytes left out: the context has no room"), 1);
+    letters(part, 'b', 400);
+    assert_true(count_on_tape(st, id, part) > 0); /* as much of it as there is room for */
+    assert_int_equal(lines_of(&d, "b"), 1);
+    store_close(st);
+    daemon_remove(&d);
+}
+
+static void test_a_summary_that_is_none_leads_to_cut_results(void **state)
+{
+    (void)state;
+    refused_summary(SAY(""), "the summary is empty");
+    refused_summary(WRITE("1", "x"), "called a tool instead");
+    refused_summary("only thinking", "the summary is empty");
+}
+
+/* One that takes more room than what it stands for leaves none for results. */
+static void test_a_summary_must_be_shorter(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27], longer[4400];
+    letters(longer, 's', sizeof longer - 1);
+    memcpy(longer, "ok</think>", 10);
+    make(&d, "8192");
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, AUTO_RUN, id);
+    prompt(c, id, "m",
+           (const char *const[]){WRITE("2000", "a"), WRITE("3000", "b"), longer, SAY("done"),
+                                 NULL});
+    check_end(&d, c, id, "length", "");
+    json_auto_t *all = events(&d, id);
+    assert_int_equal(count_errors(all, "longer than what it stands for"), 1);
+    assert_int_equal(count_items(all, "note", "compacted: "), 0);
+    check_verified(c, id);
+    client_free(c);
+    daemon_remove(&d);
+}
+
+static const char CLIENT_TOOL[] =
+    "{\"tools\":[],\"clientTools\":[{\"name\":\"big\",\"description\":\"\",\"parameters\":{"
+    "\"type\":\"object\"}}]}";
+#define CALL_CLIENT                                                                            \
+    "ok</think>\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"big\">\n</｜DSML｜ invoke>" \
+    "\n</｜DSML｜ calls>"
+#define ROOM_LEFT 300
+
+static void answer_call(struct client *c, const char *id, const json_t *waits, const char *text)
+{
+    char call[64];
+    snprintf(call, sizeof call, "%s.0.c0", text_of(waits, "turnId"));
+    json_decref(
+        daemon_call(c, "tool/result",
+                    json_pack("{s:s, s:s, s:s}", "id", id, "callId", call, "content", text)));
+}
+
+/* One result larger than the context: cut without a summary, for there is nothing to gain. */
+static void test_a_result_larger_than_the_context_is_cut(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27];
+    make(&d, "8192");
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, CLIENT_TOOL, id);
+    prompt(c, id, "m", (const char *const[]){CALL_CLIENT, SAY("done"), NULL});
+    json_auto_t *waits = daemon_wait(c, id);
+    assert_string_equal(text_of(waits, "reason"), "requires_action");
+    char *text = malloc(4000001);
+    assert_non_null(text);
+    for (int i = 0; i < 1000000; i++)
+        memcpy(text + 4 * i, "\xf0\x9f\x8c\xb1", 4);
+    text[4000000] = '\0';
+    answer_call(c, id, waits, text);
+    check_end(&d, c, id, "end", "done");
+    json_auto_t *all = events(&d, id);
+    assert_int_equal(count_items(all, "note", "Write a summary"), 0);
+    assert_int_equal(count_items(all, "note", "results were cut"), 1);
+    json_auto_t *now = daemon_call(c, "session/get", json_pack("{s:s}", "id", id));
+    assert_in_range(int_of(now, "tokens"), 4096, 6200); /* what there is room for is used */
+    check_verified(c, id);
+    free(text);
+    client_free(c);
+    daemon_remove(&d);
+}
+
+/* Not even the line that says what is left out has room, nor the request for a summary: the
+ * turn ends, and says why. */
+static void test_without_any_room_the_turn_ends_with_length(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27], text[700];
+    make(&d, "2048");
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, CLIENT_TOOL, id);
+    json_t *params = forced_prompt(id, "m", (const char *const[]){CALL_CLIENT, NULL});
+    letters(text, 't', ROOM_LEFT);
+    json_object_set_new(params, "content",
+                        json_pack("[{s:s, s:s}]", "type", "text", "text", text));
+    json_decref(daemon_call(c, "session/prompt", params));
+    json_auto_t *waits = daemon_wait(c, id);
+    assert_string_equal(text_of(waits, "reason"), "requires_action");
+    answer_call(c, id, waits, "x");
+    check_end(&d, c, id, "length", "");
+    json_auto_t *all = events(&d, id);
+    assert_int_equal(count_errors(all, "context: "), 1);
+    assert_int_equal(count_items(all, "tool_result", "x"), 1);
+    check_verified(c, id);
+    client_free(c);
+    daemon_remove(&d);
+}
+
+/* Every step overflows: a summary before each, and the turn gets to its end. */
+static void test_many_summaries_in_one_turn(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27], sums[8][64];
+    const char *forced[30];
+    int n = 0;
+    forced[n++] = WRITE("2000", "a");
+    for (int i = 0; i < 8; i++) {
+        snprintf(sums[i], sizeof sums[i], SAY("summary %d"), i);
+        forced[n++] = i % 2 ? WRITE("2000", "a") : WRITE("2000", "b");
+        forced[n++] = sums[i];
+    }
+    forced[n++] = SAY("done");
+    forced[n] = NULL;
+    make(&d, "8192");
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, AUTO_RUN, id);
+    prompt(c, id, "m", forced);
+    check_end(&d, c, id, "end", "done");
+    json_auto_t *all = events(&d, id);
+    assert_int_equal(count_items(all, "note", "compacted: "), 8);
+    assert_int_equal(count_items(all, "tool_result", ""), 9);
+    assert_int_equal(count_items(all, "note", "results were cut"), 0);
+    assert_int_equal(lines_of(&d, "a"), 5);
+    assert_int_equal(lines_of(&d, "b"), 4);
+    check_verified(c, id);
+    client_free(c);
+    daemon_remove(&d);
+}
+
+/* A model that forgets with each summary what it has done, and does it again (the script begins
+ * anew with the tape): the loop guard counts over summaries, and stops it. */
+static void test_forgetful_model_is_stopped(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27];
+    daemon_make(&d, "{\"text\":\"ok</think>\\n\\n<｜DSML｜ calls>\\n<｜DSML｜ invoke "
+                    "name=\\\"run\\\">\\n<｜DSML｜ parameter name=\\\"command\\\" "
+                    "string=\\\"true\\\">head -c 5000 /dev/zero | tr '\\\\0' z</｜DSML｜ "
+                    "parameter>\\n</｜DSML｜ invoke>\\n</｜DSML｜ calls>\"}\n"
+                    "{\"text\":\"ok</think>sum\"}\n");
+    d.extra[0] = "--context";
+    d.extra[1] = "8192";
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, AUTO_RUN, id);
+    char filler[1500];
+    letters(filler, 'f', sizeof filler - 1);
+    daemon_prompt(c, id, filler);
+    check_end(&d, c, id, "loop", "");
+    json_auto_t *all = events(&d, id);
+    assert_true(count_items(all, "note", "compacted: ") >= 1);
+    client_free(c);
+    daemon_remove(&d);
+}
+
+/* ---- while the summary is written --------------------------------------------------- */
+
+static void until_item(struct client *c, json_t *list, const char *kind, const char *part)
+{
+    while (!count_items(list, kind, part))
+        assert_int_equal(client_poll(c, 5000, NULL), OK);
+}
+
+static const char slow_script[] =
+    "{\"text\":\"ok</think>\\n\\n<｜DSML｜ calls>\\n<｜DSML｜ invoke name=\\\"run\\\">\\n"
+    "<｜DSML｜ parameter name=\\\"command\\\" string=\\\"true\\\">echo x >> b; head -c 4000 "
+    "/dev/zero | tr '\\\\0' b</｜DSML｜ parameter>\\n</｜DSML｜ invoke>\\n</｜DSML｜ "
+    "calls>\"}\n"
+    "{\"text\":\"ok</think>sum\",\"prefill_ms\":400,\"token_ms\":20}\n"
+    "{\"text\":\"ok</think>after\"}\n";
+
+static void keep_events(void *user, const char *method, const json_t *params)
+{
+    if (!strcmp(method, "session/event"))
+        json_array_append_new(user, json_deep_copy(params));
+}
+
+/* Stopped while the summary is asked for (phase 0: its prefill, 1: its run), by two clients at
+ * once: idle, and the result that was held back reaches the model with the next prompt, once.
+ */
+static void stop_in(int phase)
+{
+    struct daemon_fixture d;
+    char id[27], filler[1500];
+    daemon_make(&d, slow_script);
+    d.extra[0] = "--context";
+    d.extra[1] = "8192";
+    daemon_start(&d, NULL);
+    json_auto_t *seen = json_array();
+    struct client *c = daemon_connect(&d, keep_events, seen),
+                  *other = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, AUTO_RUN, id);
+    json_decref(
+        daemon_call(c, "session/attach", json_pack("{s:s, s:i}", "id", id, "fromSeq", 0)));
+    letters(filler, 'f', sizeof filler - 1);
+    daemon_prompt(other, id, filler);
+    until_item(c, seen, "note", "Write a summary");
+    for (int i = 0; phase == 1 && i < 2000; i++) {
+        json_auto_t *s = daemon_call(other, "session/get", json_pack("{s:s}", "id", id));
+        if (!strcmp(text_of(s, "state"), "generating"))
+            break;
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    json_decref(daemon_call(other, "session/cancel", json_pack("{s:s}", "id", id)));
+    (void)!client_call(c, "session/cancel", json_pack("{s:s}", "id", id), NULL, NULL);
+    json_auto_t *answer = daemon_wait(other, id);
+    assert_string_equal(text_of(answer, "reason"), "cancelled");
+    check_balanced(answer);
+    daemon_prompt(other, id, "and now?");
+    for (;;) { /* the session may be summarised first, as before any prompt */
+        json_auto_t *w = daemon_wait(other, id);
+        json_auto_t *s = daemon_call(other, "session/get", json_pack("{s:s}", "id", id));
+        assert_string_equal(text_of(w, "reason"), "end");
+        if (!strcmp(text_of(s, "state"), "idle") && !json_object_get(s, "queued"))
+            break;
+    }
+    check_verified(other, id);
+    client_free(c);
+    client_free(other);
+    assert_int_equal(daemon_stop(&d), 0);
+    assert_int_equal(lines_of(&d, "b"), 1);
+    daemon_remove(&d);
+}
+
+static void test_cancelled_in_the_prefill_of_the_request(void **state)
+{
+    (void)state;
+    stop_in(0);
+}
+
+static void test_cancelled_in_the_run_of_the_summary(void **state)
+{
+    (void)state;
+    stop_in(1);
+}
+
+/* Text that comes while the summary is written follows the results behind it, once; also when
+ * the daemon is killed in between. */
+static void steered(bool killed)
+{
+    struct daemon_fixture d;
+    char id[27];
+    make(&d, "8192");
+    daemon_start(&d, killed ? "crash:cut.begin:1" : NULL);
+    json_auto_t *seen = json_array();
+    struct client *c = daemon_connect(&d, keep_events, seen),
+                  *other = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, AUTO_RUN, id);
+    json_decref(
+        daemon_call(c, "session/attach", json_pack("{s:s, s:i}", "id", id, "fromSeq", 0)));
+    prompt(other, id, "m",
+           (const char *const[]){
+               WRITE("2000", "a"), WRITE("2000", "b"),
+               SAY("a is done, and b, and this is long enough for somebody to say something"),
+               WRITE("10", "c"), SAY("done"), NULL});
+    until_item(c, seen, "note", "Write a summary");
+    json_decref(daemon_call(other, "session/steer",
+                            json_pack("{s:s, s:s, s:[{s:s, s:s}]}", "id", id, "clientMessageId",
+                                      "s", "content", "type", "text", "text", "STEERED")));
+    if (killed) {
+        client_free(c);
+        client_free(other);
+        daemon_wait_death(&d);
+        daemon_start(&d, NULL);
+        c = daemon_connect(&d, NULL, NULL);
+        other = daemon_connect(&d, NULL, NULL);
+    }
+    check_end(&d, other, id, "end", "done");
+    json_auto_t *all = events(&d, id);
+    assert_int_equal(count_items(all, "user", "STEERED"), 2); /* pending, delivered */
+    client_free(c);
+    client_free(other);
+    assert_int_equal(daemon_stop(&d), 0);
+    struct store *st = open_store(&d);
+    assert_int_equal(count_on_tape(st, id, "STEERED"), 1);
+    assert_int_equal(count_on_tape(st, id, "echo x >> b"), 1);
+    store_close(st);
+    daemon_remove(&d);
+}
+
+static void test_steered_while_it_is_summarised(void **state)
+{
+    (void)state;
+    steered(false);
+    steered(true);
+}
+
+/* ---- a model ----------------------------------------------------------------------- */
+
+/* The same on a checkpoint: what was restored, carried over and computed ahead is what a
+ * process that never stopped computes, row by row. */
+static void test_a_tiny_model(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char id[27];
+    make(&d, "3900");
+    d.model = "tests/golden/a_tiny/model";
+    daemon_start(&d, NULL);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    daemon_session(&d, c, AUTO_RUN, id);
+    prompt(c, id, "m",
+           (const char *const[]){CALL("seq 1 300"), CALL("seq 401 600"),
+                                 SAY("the numbers from 1 to 600"), CALL("seq 601 610"),
+                                 SAY("done"), NULL});
+    check_end(&d, c, id, "end", "done");
+    json_auto_t *all = events(&d, id);
+    assert_int_equal(count_items(all, "note", "compacted: "), 1);
+    assert_int_equal(count_items(all, "tool_result", "\n600\n"), 1);
+    check_verified(c, id);
+    /* What the model says by itself goes on from there, and again after a kill. */
+    client_free(c);
+    daemon_kill(&d);
+    daemon_start(&d, NULL);
+    c = daemon_connect(&d, NULL, NULL);
+    prompt(c, id, "n", (const char *const[]){SAY("more"), NULL});
+    check_end(&d, c, id, "end", "more");
+    check_verified(c, id);
+    client_free(c);
+    daemon_remove(&d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_loop_goes_on_behind_a_summary),
         cmocka_unit_test(test_killed_at_each_barrier),
+        cmocka_unit_test(test_a_summary_that_is_none_leads_to_cut_results),
+        cmocka_unit_test(test_a_summary_must_be_shorter),
+        cmocka_unit_test(test_a_result_larger_than_the_context_is_cut),
+        cmocka_unit_test(test_without_any_room_the_turn_ends_with_length),
+        cmocka_unit_test(test_many_summaries_in_one_turn),
+        cmocka_unit_test(test_forgetful_model_is_stopped),
+        cmocka_unit_test(test_cancelled_in_the_prefill_of_the_request),
+        cmocka_unit_test(test_cancelled_in_the_run_of_the_summary),
+        cmocka_unit_test(test_steered_while_it_is_summarised),
+        cmocka_unit_test(test_a_tiny_model),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
