@@ -227,11 +227,12 @@ void live_evict(struct daemon *d)
                 oldest = s;
         }
         if (n <= d->max_resident || !oldest)
-            return;
+            break;
         live_pin(oldest);
         live_drop_seq(oldest);
         live_unpin(oldest);
     }
+    turns_on_memory(d);
 }
 
 void live_free_all(struct daemon *d)

@@ -22,12 +22,12 @@ static const unsigned moves[TURN_PHASES] = {
     [TURN_ACCEPT] =
         TO(TURN_RESTORE) | TO(TURN_FEED) | TO(TURN_COMPACT) | TO(TURN_END) | TO(TURN_OVER),
     [TURN_RESTORE] = TO(TURN_FEED) | TO(TURN_END),
-    /* Back to RESTORE: turn_late.c. */
+    /* Back to RESTORE: turn_late.c, turn_memory.c. */
     [TURN_FEED] = TO(TURN_RUN) | TO(TURN_TOOLS) | TO(TURN_RESTORE) | TO(TURN_END),
     [TURN_RUN] = TO(TURN_STEP) | TO(TURN_RESTORE) | TO(TURN_END),
     [TURN_STEP] = TO(TURN_TOOLS) | TO(TURN_COMPACT) | TO(TURN_END) | TO(TURN_OVER),
     [TURN_TOOLS] = TO(TURN_COMPACT) | TO(TURN_RESULTS) | TO(TURN_END),
-    [TURN_COMPACT] = TO(TURN_FEED) | TO(TURN_RESULTS) | TO(TURN_END),
+    [TURN_COMPACT] = TO(TURN_RESTORE) | TO(TURN_FEED) | TO(TURN_RESULTS) | TO(TURN_END),
     [TURN_RESULTS] = TO(TURN_RESTORE) | TO(TURN_FEED) | TO(TURN_END),
     [TURN_END] = TO(TURN_OVER),
 };
@@ -121,6 +121,9 @@ void turn_go(struct turn *t)
 void turn_keep_digest(struct turn *t, const struct tape_segment *seg,
                       const struct seq_digest *digest)
 {
+    /* Segments that are computed again after a restore are known again. */
+    while (t->n_digests > 0 && t->digests[t->n_digests - 1].seg.start >= seg->seg.start)
+        t->n_digests--;
     struct tape_segment *d = realloc(t->digests, (t->n_digests + 1) * sizeof(*d));
     struct error e;
 
@@ -284,6 +287,8 @@ bool turn_stops(struct turn *t)
         return true; /* it stays as the tape has it, and goes on at the next start */
     if (!t->cancelled && !t->failed)
         return false;
+    if (turn_gets_memory(t))
+        return true;
     if (t->run && t->run->flushing)
         return true; /* asked again when that commit is back */
     turn_move(t, TURN_END);
@@ -340,7 +345,7 @@ bool turn_cancel(struct live *s, const char *turn)
         seq_job_cancel(s);
     else if (t->phase == TURN_TOOLS)
         turn_tools_cancel(t);
-    else if (t->phase == TURN_FEED && t->input_waits)
+    else if (t->starved || (t->phase == TURN_FEED && t->input_waits))
         (void)turn_stops(t);
     return true; /* elsewhere a job is in flight, and its completion asks turn_stops */
 }
@@ -408,8 +413,11 @@ void turn_on_engine(const struct engine_note *n, void *arg)
 
 void turn_on_saver(struct turn *t)
 {
+    struct daemon *d = t->session->daemon;
+
     if (t->phase == TURN_FEED && t->input_waits)
         turn_feed_on_saver(t);
+    turns_on_memory(d); /* what is saved can leave it */
 }
 
 void turn_repeat_news(const struct turn *t, struct subscription *to)

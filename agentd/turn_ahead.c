@@ -66,6 +66,10 @@ static void hand_over(struct turn *t, struct step_ahead *a)
 {
     if (a->job || a->stopped || a->ids.n < AHEAD_MIN_IDS)
         return;
+    if (!t->session->model.seq) { /* it has left memory for another session */
+        a->stopped = true;
+        return;
+    }
     a->job = seq_job_ahead(t->session, &a->ids, t->session->config->mode, handed);
     a->stopped = !a->job;
     t->is_ahead = t->is_ahead || a->job;
@@ -74,7 +78,7 @@ static void hand_over(struct turn *t, struct step_ahead *a)
 static void drop(struct turn *t, struct step_ahead *a)
 {
     a->stopped = true;
-    if (t->is_ahead)
+    if (t->is_ahead && t->session->model.seq)
         seq_job_ahead_drop(t->session);
     t->is_ahead = false;
 }

@@ -188,8 +188,7 @@ static void asked(struct live *s, const struct commit *c)
     }
     if (rc)
         turn_fail(t, rc, &e);
-    if (!turn_stops(t))
-        turn_feed(t);
+    turn_go(t);
 }
 
 static struct compaction *compaction_new(struct turn *t)

@@ -53,6 +53,7 @@ struct run {
     bool flushing;    /* such a commit is under way */
     bool is_forced;   /* ids holds all of the run from the start */
     bool has_digest;  /* digest is that of the whole run */
+    bool only_given;  /* of what was queued last */
     bool settling;    /* the last ids are being computed after a stop */
     enum end_reason end;
     uint64_t shown[2];          /* bytes of UTF-8 sent as deltas: reasoning, assistant */
@@ -174,9 +175,10 @@ struct turn {
     bool compacts;                 /* its answer becomes the session's summary */
     char *summary;                 /* that, or NULL */
     bool ending;                   /* the commit that ends it is under way */
-    bool recovered;                /* it began in a process that is gone */
-    bool cancelled;                /* asked to stop */
-    bool failed;                   /* has to stop, see error */
+    bool recovered; /* it began in a process that is gone, or left memory since */
+    bool starved;   /* in RESTORE, until there is memory: turn_memory.c */
+    bool cancelled; /* asked to stop */
+    bool failed;    /* has to stop, see error */
     struct error error;
     bool engine_busy; /* work is queued on the sequence: an ENGINE_DONE will come */
     bool input_waits; /* FEED waits for saver_holds_input to end */
@@ -370,6 +372,8 @@ void turn_save_midway(struct turn *t, uint64_t input_end);
 /* A run that begins at `start`; the n ids are on the tape already (after a restart). */
 void turn_run(struct turn *t, uint64_t start, const uint32_t *ids, size_t n);
 void turn_run_on_engine(struct turn *t, const struct engine_note *n);
+/* Queues again what the engine had no memory for. */
+void turn_run_again(struct turn *t);
 void run_free(struct run *r);
 /* Appends the ids that are not on the tape yet, and the end of the run's segment. */
 void run_commit_end(struct turn *t, struct commit *c);
@@ -438,6 +442,13 @@ void compaction_free(struct compaction *k);
 /* For the turn's row. NULL when out of memory. */
 json_t *compaction_json(const struct compaction *k);
 NODISCARD enum err compaction_read(const json_t *j, struct compaction **out, struct error *e);
+
+/* ---- turn_memory.c ---------------------------------------------------------------- */
+
+/* A turn that has failed for lack of memory goes on, now or later: true. */
+bool turn_gets_memory(struct turn *t);
+/* Some may be free, or could be: the turn that waits longest tries again. */
+void turns_on_memory(struct daemon *d);
 
 /* ---- turn_tools.c ----------------------------------------------------------------- */
 

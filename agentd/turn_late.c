@@ -30,6 +30,7 @@ static void count_anew(struct turn *t)
                                 .bytes_written = old.bytes_written,
                                 .replayed = old.replayed};
     memcpy(t->ledger.ns, old.ns, sizeof(old.ns));
+    t->left_behind = 0;
     t->recovered = true;
 }
 

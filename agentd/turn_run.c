@@ -230,6 +230,7 @@ static void queue(struct turn *t, bool only_given)
         .n_before = done,
     };
 
+    r->only_given = only_given;
     g.sampling.thinking = cfg->thinking;
     g.sampling.rules = cfg->call_rules;
 
@@ -242,6 +243,11 @@ static void queue(struct turn *t, bool only_given)
         g.n_given = g.max_tokens;
     t->engine_busy = true;
     seq_job_generate(s, &t->job, &g, queued);
+}
+
+void turn_run_again(struct turn *t)
+{
+    queue(t, t->run->only_given);
 }
 
 /* Forced ids of this run, if there are any left: they must go on from what the tape has. */

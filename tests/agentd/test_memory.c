@@ -1,0 +1,170 @@
+/* More sessions than the memory for sequences admits: each turn gets to its end, by what idle
+ * sessions and waiting turns give up, and nothing that was saved is computed again. The budget
+ * for KV rows is the smallest there is, of one sequence. */
+#include "tests/support/test.h"
+
+#include <stdbool.h>
+
+#include "tests/support/daemon.h"
+
+#define MODEL "tests/golden/a_tiny/model"
+#define N_SESSIONS 4
+
+#define CALL(command)                                                                            \
+    "ok</think>\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"run\">\n<｜DSML｜ parameter " \
+    "name=\"command\" string=\"true\">" command                                                  \
+    "</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>"
+
+static const char *text_of(const json_t *o, const char *key)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+    return s ? s : "";
+}
+
+static json_int_t int_of(const json_t *o, const char *key)
+{
+    return json_integer_value(json_object_get(o, key));
+}
+
+/* The smallest budget, as the daemon tells it. */
+static void start(struct daemon_fixture *d, char *budget, size_t cap)
+{
+    const json_t *tier;
+    size_t i;
+    daemon_make(d, "");
+    d->model = MODEL;
+    d->extra[0] = "--kv-resident";
+    d->extra[1] = "64M";
+    daemon_start(d, NULL);
+    struct client *c = daemon_connect(d, NULL, NULL);
+    json_auto_t *status = daemon_call(c, "model/status", NULL);
+    json_array_foreach(json_object_get(status, "tiers"), i,
+                       tier) if (!strcmp(text_of(tier, "name"), "kv"))
+        snprintf(budget, cap, "%lld", (long long)int_of(tier, "minimumBytes"));
+    client_free(c);
+    assert_int_equal(daemon_stop(d), 0);
+    assert_true(budget[0] != '\0');
+    d->extra[1] = budget;
+    daemon_start(d, NULL);
+}
+
+static void check_balanced(const json_t *answer)
+{
+    const json_t *l = json_object_get(answer, "ledger");
+    if (int_of(l, "prompt_tokens") != int_of(l, "resident") + int_of(l, "restored") +
+                                          int_of(l, "recomputed") + int_of(l, "relost") +
+                                          int_of(l, "prefilled"))
+        fail_msg("%s", json_dumps(answer, 0));
+    assert_int_equal(int_of(l, "relost"), 0);
+}
+
+/* How often the daemon has said this so far. */
+static int count_log(const struct daemon_fixture *d, const char *part)
+{
+    char line[512];
+    int n = 0;
+    FILE *f = fopen(d->log, "re");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f))
+        n += strstr(line, part) != NULL;
+    fclose(f);
+    return n;
+}
+
+static void check_verified(struct client *c, const char *id)
+{
+    json_auto_t *v = daemon_call(c, "session/verify", json_pack("{s:s}", "id", id));
+    if (!json_is_true(json_object_get(v, "equal")))
+        fail_msg("verify: %s", json_dumps(v, 0));
+}
+
+static void prompt(struct client *c, const char *id, const char *const *runs)
+{
+    json_t *forced = json_array();
+    for (; *runs; runs++)
+        json_array_append_new(forced, json_pack("{s:s}", "text", *runs));
+    json_decref(daemon_call(c, "session/prompt",
+                            json_pack("{s:s, s:[{s:s, s:s}], s:o}", "id", id, "content", "type",
+                                      "text", "text", "hello, all of you", "forced", forced)));
+}
+
+static void test_all_turns_make_progress(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char budget[32] = "", ids[N_SESSIONS][27];
+    start(&d, budget, sizeof budget);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    for (int i = 0; i < N_SESSIONS; i++)
+        daemon_session(&d, c, "{\"approve\":\"auto\",\"tools\":[\"run\"],\"maxTokens\":400}",
+                       ids[i]);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < N_SESSIONS; i++)
+            prompt(c, ids[i],
+                   (const char *const[]){CALL("sleep 0.2; seq 1 40"), CALL("seq 1 3"),
+                                         "ok</think>done", NULL});
+        for (int i = 0; i < N_SESSIONS; i++) {
+            json_auto_t *answer = daemon_wait(c, ids[i]);
+            if (strcmp(text_of(answer, "reason"), "end") != 0)
+                daemon_show_log(&d);
+            assert_string_equal(text_of(answer, "reason"), "end");
+            assert_string_equal(text_of(answer, "text"), "done");
+            check_balanced(answer);
+        }
+    }
+    for (int i = 0; i < N_SESSIONS; i += 3)
+        check_verified(c, ids[i]);
+    /* Both ways: one that could do without has left, and one that found none has waited. */
+    fprintf(stderr, "left %d, waited %d\n", count_log(&d, "leaves memory for"),
+            count_log(&d, "waits for memory"));
+    assert_true(count_log(&d, "leaves memory for") > 0);
+    assert_true(count_log(&d, "waits for memory") > 0);
+    client_free(c);
+    assert_int_equal(daemon_stop(&d), 0);
+    daemon_remove(&d);
+}
+
+/* What waits can be stopped; and it goes on after a kill. */
+static void test_cancelled_and_killed_while_it_waits(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char budget[32] = "", ids[3][27];
+    static const char *const runs[] = {CALL("sleep 0.3; seq 1 40"), "ok</think>done", NULL};
+    start(&d, budget, sizeof budget);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    for (int i = 0; i < 3; i++)
+        daemon_session(&d, c, "{\"approve\":\"auto\",\"tools\":[\"run\"]}", ids[i]);
+    for (int i = 0; i < 3; i++)
+        prompt(c, ids[i], runs);
+    json_decref(daemon_call(c, "session/cancel", json_pack("{s:s}", "id", ids[1])));
+    json_auto_t *answer = daemon_wait(c, ids[1]);
+    assert_string_equal(text_of(answer, "reason"), "cancelled");
+    check_balanced(answer);
+    client_free(c);
+    daemon_kill(&d);
+    daemon_start(&d, NULL);
+    c = daemon_connect(&d, NULL, NULL);
+    for (int i = 0; i < 3; i += 2) {
+        json_auto_t *other = daemon_wait(c, ids[i]);
+        assert_string_equal(text_of(other, "reason"), "end");
+        check_balanced(other);
+        check_verified(c, ids[i]);
+    }
+    prompt(c, ids[1], runs);
+    json_auto_t *last = daemon_wait(c, ids[1]);
+    assert_string_equal(text_of(last, "reason"), "end");
+    check_verified(c, ids[1]);
+    client_free(c);
+    assert_int_equal(daemon_stop(&d), 0);
+    daemon_remove(&d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_turns_make_progress),
+        cmocka_unit_test(test_cancelled_and_killed_while_it_waits),
+    };
+    return !!cmocka_run_group_tests(tests, NULL, NULL);
+}
