@@ -1,11 +1,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "kernels/isa.h"
 
-/* Best first. */
-static const struct k_isa *const isas[] = {&k_isa_avx512bf16, &k_isa_avx512, &k_isa_avx2,
-                                           &k_isa_portable};
+/* Best first; the first two are both "avx512bf16". */
+static const struct k_isa *const isas[] = {&k_isa_fma_avx512bf16, &k_isa_avx512bf16,
+                                           &k_isa_avx512, &k_isa_avx2, &k_isa_portable};
 #define N_ISAS (sizeof isas / sizeof *isas)
 
 static bool machine_has(const struct k_isa *isa)
@@ -18,18 +19,55 @@ static bool machine_has(const struct k_isa *isa)
         return avx2;
     if (isa == &k_isa_avx512)
         return avx512;
-    if (isa == &k_isa_avx512bf16)
+    if (isa == &k_isa_avx512bf16 || isa == &k_isa_fma_avx512bf16)
         return avx512 && __builtin_cpu_supports("avx512bf16");
     return true;
+}
+
+#define TRIAL_ROW 1024
+
+/* The shortest of some tiles, each well below a microsecond. */
+static uint64_t trial_ns(const struct k_isa *isa)
+{
+    static const _Alignas(64) float zeros[TRIAL_ROW];
+    const void *x[K_TILE_M_MAX], *w[K_TILE_N];
+    float y[K_TILE_M_MAX * K_TILE_N];
+    uint64_t best = UINT64_MAX;
+    for (size_t i = 0; i < K_TILE_M_MAX; i++)
+        x[i] = zeros;
+    for (size_t j = 0; j < K_TILE_N; j++)
+        w[j] = zeros;
+    for (int i = 0; i < 20; i++) {
+        uint64_t start = clock_mono_ns(clock_real());
+        isa->dot_bf16(x, isa->tile_m, w, K_TILE_N, TRIAL_ROW, y, K_TILE_N);
+        uint64_t took = clock_mono_ns(clock_real()) - start;
+        best = took < best ? took : best;
+    }
+    return best;
+}
+
+/* Two ways to the same bits: which is faster differs between makers. */
+static const struct k_isa *faster_avx512bf16(void)
+{
+    return trial_ns(&k_isa_avx512bf16) < trial_ns(&k_isa_fma_avx512bf16)
+               ? &k_isa_avx512bf16
+               : &k_isa_fma_avx512bf16;
+}
+
+static bool is_called(const struct k_isa *isa, const char *name)
+{
+    return !name || !strcmp(name, isa->name) ||
+           (isa == &k_isa_fma_avx512bf16 && !strcmp(name, "avx512bf16"));
 }
 
 static enum err pick(const char *name, const struct k_isa **out, struct error *e)
 {
     for (size_t i = 0; i < N_ISAS; i++) {
-        if (name && strcmp(name, isas[i]->name) != 0)
+        if (!is_called(isas[i], name))
             continue;
         if (machine_has(isas[i])) {
-            *out = isas[i];
+            bool is_class = !name || strcmp(name, isas[i]->name) != 0;
+            *out = isas[i] == &k_isa_fma_avx512bf16 && is_class ? faster_avx512bf16() : isas[i];
             return OK;
         }
         if (name)
@@ -77,7 +115,7 @@ static enum err cpu_pack(struct kernels *k, struct k_weight *w, struct error *e)
 
 enum err kernels_cpu(struct kernels *k, const char *isa, struct pool *pool, struct error *e)
 {
-    const struct k_isa *chosen = NULL;
+    const struct k_isa *chosen = &k_isa_portable;
     enum err rc = pick(isa, &chosen, e);
     if (rc)
         return rc;

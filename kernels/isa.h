@@ -24,7 +24,7 @@ struct k_isa {
 
     k_dot *dot_f32;      /* both f32 */
     k_dot *dot_f32_bf16; /* x f32, w bf16 */
-    k_dot *dot_bf16;     /* both bf16; NULL where the machine multiplies f32 only */
+    k_dot *dot_bf16;     /* x by to_rows, w bf16; NULL where the machine multiplies f32 only */
     /* As dot_bf16 with rows [o, o + n) of an FP8 or FP4 weight, expanded on the way: same bits.
      * False: not these rows (a NaN, scales out of the middle range), nothing was written. NULL:
      * rows have to be expanded first. */
@@ -45,7 +45,10 @@ struct k_isa {
     /* g <- silu(min(g, limit)) * clamp(u, -limit, limit) * weight */
     void (*swiglu)(float *g, const float *u, size_t n, float limit, float weight);
 
-    void (*to_bf16)(const float *x, size_t n, uint16_t *y);
+    /* x rounded to bf16 as dot_bf16 and dot_codes want a row: row_bytes for each of
+     * k_row_width(n) values, those behind x zeros. NULL with dot_bf16. */
+    void (*to_rows)(const float *x, size_t n, void *y);
+    size_t row_bytes;
     void (*round_bf16)(const float *x, size_t n, float *y);
     /* Row o of a BF16, FP8 or FP4 weight as bf16. */
     void (*expand)(const struct k_weight *w, size_t o, uint16_t *y);
@@ -59,9 +62,17 @@ struct k_isa {
     void (*engram_gate)(const struct k_engram_gate *a, size_t i);
 };
 
-extern const struct k_isa k_isa_portable, k_isa_avx2, k_isa_avx512, k_isa_avx512bf16;
+extern const struct k_isa k_isa_portable, k_isa_avx2, k_isa_avx512, k_isa_avx512bf16,
+    k_isa_fma_avx512bf16;
 
-/* Rows to multiply: f32 or bf16, each `len` values, anywhere in memory. */
+/* Values of a row that to_rows makes of n. */
+static inline size_t k_row_width(size_t n)
+{
+    return (n + 31) / 32 * 32;
+}
+
+/* Rows to multiply: f32, or bf16 as to_rows leaves them; each `len` values, anywhere in memory.
+ */
 struct k_rows {
     const void *const *row;
     size_t n;
@@ -77,11 +88,14 @@ size_t k_block_scratch(const struct k_weight *w, size_t n_out);
 /* Output rows of one block for n input rows: large blocks reuse inputs from cache. */
 size_t k_block_rows(size_t n);
 
-/* n rows of width values as products want them: for K_EXACT pointers to x itself, else to
- * rounded copies (bf16 where the backend can) made in slot_values. false: failure kept. */
+/* n rows of n_parts * width values as products want them: for K_EXACT pointers to x itself,
+ * else to rounded copies made in slot_values, by to_rows part by part where the backend can.
+ * false: failure kept. */
 bool k_rows_prepare(struct kernels *k, const float *x, size_t n, size_t x_stride, size_t width,
-                    enum k_round round, bool want_f32, enum k_slot slot_values,
+                    size_t n_parts, enum k_round round, bool want_f32, enum k_slot slot_values,
                     enum k_slot slot_rows, struct k_rows *out);
+/* Bytes of one part of such a row. */
+size_t k_rows_part_bytes(const struct k_isa *isa, const struct k_rows *x, size_t width);
 
 void k_hc_mix_cpu(struct kernels *k, const struct k_hc_mix *a);
 void k_hc_collapse_cpu(struct kernels *k, const struct k_hc_collapse *a);

@@ -245,15 +245,6 @@ static void swiglu(float *g, const float *u, size_t n, float limit, float weight
     }
 }
 
-static void to_bf16(const float *x, size_t n, uint16_t *y)
-{
-    size_t j = 0;
-    for (; j + LANES <= n; j += LANES)
-        vf_store_bf16(y + j, vf_load_part(x + j, LANES));
-    for (; j < n; j++)
-        y[j] = k_f32_to_bf16(x[j]);
-}
-
 static void round_bf16(const float *x, size_t n, float *y)
 {
     for (size_t j = 0; j < n; j += LANES) {
@@ -442,12 +433,12 @@ static void decode(enum k_format format, const uint8_t *row, uint32_t d, float *
     }
 }
 
-#define ISA_TABLE(isa_name, class_name, bf16_dot, codes_dot)                                   \
+#define ISA_TABLE(isa_name, class_name, bf16_dot, codes_dot, rows, bytes)                      \
     {                                                                                          \
         .name = isa_name, .numerics = class_name, .tile_m = TILE_M, .dot_f32 = dot_f32,        \
         .dot_f32_bf16 = dot_f32_bf16, .dot_bf16 = bf16_dot, .dot_codes = codes_dot,            \
         .weighted = weighted, .softmax = softmax, .exp_minus = exp_minus,                      \
-        .index_sum = index_sum, .swiglu = swiglu, .to_bf16 = to_bf16,                          \
+        .index_sum = index_sum, .swiglu = swiglu, .to_rows = rows, .row_bytes = bytes,         \
         .round_bf16 = round_bf16, .expand = expand, .decode = decode, .rmsnorm = rmsnorm,      \
         .collapse = collapse, .update = update, .engram_gate = engram_gate                     \
     }

@@ -131,8 +131,9 @@ struct kernels {
 NODISCARD enum err kernels_ref(struct kernels *k, struct pool *pool, struct error *e);
 
 /* The fast CPU backend. isa: "avx512bf16", "avx512", "avx2", "portable", or NULL for the best
- * that this machine has. ERR_INVAL for another name, ERR_UNSUPPORTED if the machine lacks it,
- * ERR_NOMEM. */
+ * that this machine has. "avx512bf16" has two forms of the same bits, of which the one that is
+ * faster here is taken; "avx512bf16-dot" and "avx512bf16-fma" name them. ERR_INVAL for another
+ * name, ERR_UNSUPPORTED if the machine lacks it, ERR_NOMEM. */
 NODISCARD enum err kernels_cpu(struct kernels *k, const char *isa, struct pool *pool,
                                struct error *e);
 

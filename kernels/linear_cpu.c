@@ -6,7 +6,7 @@
 
 #include "kernels/isa.h"
 
-#define BAND_BYTES (1u << 20) /* inputs that are reused from cache */
+#define BAND_BYTES (1u << 18) /* inputs that are reused from cache */
 
 size_t k_block_rows(size_t n)
 {
@@ -64,7 +64,7 @@ void k_product_block(const struct k_isa *isa, const struct k_rows *x, const stru
     k_dot *dot = w->type == K_W_F32 ? isa->dot_f32
                  : x->bf16          ? isa->dot_bf16
                                     : isa->dot_f32_bf16;
-    size_t band = BAND_BYTES / ((size_t)w->n_in * (x->bf16 ? 2 : 4)) + isa->tile_m;
+    size_t band = BAND_BYTES / k_rows_part_bytes(isa, x, w->n_in) + isa->tile_m;
     assert(!x->bf16 || w->type != K_W_F32);
     for (size_t b = 0; b < x->n; b += band)
         for (size_t o = first; o < last; o += K_TILE_N) {
@@ -84,12 +84,27 @@ void k_product_block(const struct k_isa *isa, const struct k_rows *x, const stru
 struct prepare_job {
     const struct k_isa *isa;
     const float *x;
-    size_t x_stride, width;
+    size_t x_stride, width, n_parts;
     enum k_round round;
     bool bf16;
-    void *values;
+    uint8_t *values;
+    size_t stride; /* bytes of a row of values */
     const void **row;
 };
+
+/* One part of a row by to_rows. */
+static void prepare_part(const struct prepare_job *job, const float *x, uint8_t *y)
+{
+    if (job->round != K_FP8_32) {
+        job->isa->to_rows(x, job->width, y);
+        return;
+    }
+    for (size_t j = 0; j < job->width; j += 32) {
+        float grid[32];
+        k_quant_activation(x + j, 32, grid);
+        job->isa->to_rows(grid, 32, y + j * job->isa->row_bytes);
+    }
+}
 
 static void prepare_rows(void *arg, size_t first, size_t last, uint32_t thread)
 {
@@ -97,43 +112,44 @@ static void prepare_rows(void *arg, size_t first, size_t last, uint32_t thread)
     (void)thread;
     for (size_t i = first; i < last; i++) {
         const float *x = job->x + i * job->x_stride;
-        float *f32 = (float *)job->values + i * job->width;
-        uint16_t *bf16 = (uint16_t *)job->values + i * job->width;
-        if (job->round == K_FP8_32 && job->bf16) {
-            for (size_t j = 0; j < job->width; j += 32) {
-                float grid[32];
-                k_quant_activation(x + j, 32, grid);
-                job->isa->to_bf16(grid, 32, bf16 + j);
-            }
-        } else if (job->round == K_FP8_32) {
-            k_quant_activation(x, (uint32_t)job->width, f32);
-        } else if (job->bf16) {
-            job->isa->to_bf16(x, job->width, bf16);
-        } else if (job->round == K_BF16) {
-            job->isa->round_bf16(x, job->width, f32);
-        }
-        job->row[i] = job->round == K_EXACT ? (const void *)x
-                      : job->bf16           ? (const void *)bf16
-                                            : (const void *)f32;
+        uint8_t *values = job->values + i * job->stride;
+        size_t n = job->width * job->n_parts, part = job->stride / job->n_parts;
+        for (size_t p = 0; p < job->n_parts && job->bf16; p++)
+            prepare_part(job, x + p * job->width, values + p * part);
+        if (!job->bf16 && job->round == K_FP8_32)
+            k_quant_activation(x, (uint32_t)n, (float *)(void *)values);
+        else if (!job->bf16 && job->round == K_BF16)
+            job->isa->round_bf16(x, n, (float *)(void *)values);
+        job->row[i] = job->round == K_EXACT ? (const void *)x : (const void *)values;
     }
 }
 
+size_t k_rows_part_bytes(const struct k_isa *isa, const struct k_rows *x, size_t width)
+{
+    return x->bf16 ? k_row_width(width) * isa->row_bytes : width * sizeof(float);
+}
+
 bool k_rows_prepare(struct kernels *k, const float *x, size_t n, size_t x_stride, size_t width,
-                    enum k_round round, bool want_f32, enum k_slot slot_values,
+                    size_t n_parts, enum k_round round, bool want_f32, enum k_slot slot_values,
                     enum k_slot slot_rows, struct k_rows *out)
 {
     const struct k_isa *isa = k->ctx->isa;
-    struct prepare_job job = {
-        .isa = isa, .x = x, .x_stride = x_stride, .width = width, .round = round};
+    struct prepare_job job = {.isa = isa,
+                              .x = x,
+                              .x_stride = x_stride,
+                              .width = width,
+                              .n_parts = n_parts,
+                              .round = round};
     job.bf16 = round != K_EXACT && isa->dot_bf16 && !want_f32;
     job.row = k_scratch(k, slot_rows, n * sizeof *job.row);
+    *out = (struct k_rows){(const void *const *)job.row, n, job.bf16};
+    job.stride = n_parts * k_rows_part_bytes(isa, out, width);
     if (round != K_EXACT)
-        job.values = k_scratch(k, slot_values, n * width * (job.bf16 ? 2 : 4));
+        job.values = k_scratch(k, slot_values, n * job.stride);
     if (k_failed(k))
         return false;
     k_run(k, prepare_rows, &job, n,
-          round == K_EXACT ? 0 : n * width * (round == K_FP8_32 ? 8 : 1) / 4);
-    *out = (struct k_rows){(const void *const *)job.row, n, job.bf16};
+          round == K_EXACT ? 0 : n * n_parts * width * (round == K_FP8_32 ? 8 : 1) / 4);
     return true;
 }
 
@@ -157,7 +173,7 @@ static struct k_rows slice(const struct linear_job *job, size_t g, uint8_t *scra
     if (g == 0)
         return x;
     const void **row = (const void **)(void *)scratch;
-    size_t bytes = g * job->a->w->n_in * (x.bf16 ? 2 : 4);
+    size_t bytes = g * k_rows_part_bytes(job->isa, &x, job->a->w->n_in);
     for (size_t i = 0; i < x.n; i++)
         row[i] = (const uint8_t *)x.row[i] + bytes;
     x.row = (const void *const *)row;
@@ -193,7 +209,7 @@ void k_linear_cpu(struct kernels *k, const struct k_linear *a)
     size_t width = (size_t)groups * a->w->n_in, group_rows = a->w->n_out / groups;
     struct linear_job job = {.isa = k->ctx->isa, .a = a, .block = k_block_rows(a->n)};
     assert(a->w->n_out % groups == 0 && (a->in != K_FP8_32 || width % 32 == 0));
-    if (!k_rows_prepare(k, a->x, a->n, k_stride(a->x_stride, width), width, a->in,
+    if (!k_rows_prepare(k, a->x, a->n, k_stride(a->x_stride, width), a->w->n_in, groups, a->in,
                         a->w->type == K_W_F32, K_SLOT_LINEAR_X, K_SLOT_LINEAR_ROWS, &job.x))
         return;
     job.blocks_a_group = (group_rows + job.block - 1) / job.block;

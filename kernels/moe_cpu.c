@@ -21,7 +21,6 @@ struct moe_job {
     const struct k_moe *a;
     const uint8_t *only; /* experts of this call; NULL: all, and they are summed */
     struct k_rows x;     /* prepared inputs by token */
-    size_t value_bytes;  /* of x and act */
     struct used_expert *used;
     size_t n_used, n_pairs, most_rows, widest, block;
     uint32_t *token;  /* [n_pairs] */
@@ -104,13 +103,19 @@ static size_t min(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+/* Bytes of one row of activations. */
+static size_t act_bytes(const struct moe_job *job, size_t inter)
+{
+    return k_rows_part_bytes(job->isa, &job->x, inter);
+}
+
 /* Rounds n activations in front of w2 and stores them as the products want them. */
 static void store_act(const struct moe_job *job, float *g, size_t n, uint8_t *dst)
 {
     if (job->a->in == K_FP8_32)
         k_quant_activation(g, (uint32_t)n, g);
     if (job->x.bf16)
-        job->isa->to_bf16(g, n, (uint16_t *)(void *)dst);
+        job->isa->to_rows(g, n, dst);
     else if (job->a->in == K_BF16)
         job->isa->round_bf16(g, n, (float *)(void *)dst);
     else
@@ -139,7 +144,8 @@ static void up_items(void *arg, size_t first, size_t last, uint32_t thread)
         }
         for (size_t i = 0; i < u->n; i++) {
             job->isa->swiglu(gate + i * n, up + i * n, n, a->limit, job->weight[u->first + i]);
-            store_act(job, gate + i * n, n, u->act + (i * inter + o) * job->value_bytes);
+            store_act(job, gate + i * n, n,
+                      u->act + i * act_bytes(job, inter) + act_bytes(job, o));
         }
     }
 }
@@ -202,7 +208,7 @@ static void down_rows(struct moe_job *job)
     for (size_t e = 0; e < job->n_used; e++) {
         struct used_expert *u = &job->used[e];
         for (size_t i = 0; i < u->n; i++)
-            job->row[u->first + i] = u->act + i * u->e->w1.n_out * job->value_bytes;
+            job->row[u->first + i] = u->act + i * act_bytes(job, u->e->w1.n_out);
     }
 }
 
@@ -235,7 +241,7 @@ static bool make_buffers(struct kernels *k, struct moe_job *job)
     w.n_in = job->widest > a->d ? (uint32_t)job->widest : a->d;
     size_t at = 0, values = job->most_rows * job->block * sizeof(float);
     for (size_t e = 0; e < job->n_used; e++)
-        at += job->used[e].n * job->used[e].e->w1.n_out * job->value_bytes;
+        at += job->used[e].n * act_bytes(job, job->used[e].e->w1.n_out);
     uint8_t *act = k_scratch(k, K_SLOT_MOE_GATE, at);
     job->scratch = k_scratch_threads(k, K_SLOT_OP, 2 * values + k_block_scratch(&w, job->block),
                                      &job->stride);
@@ -244,7 +250,7 @@ static bool make_buffers(struct kernels *k, struct moe_job *job)
     for (size_t e = 0; e < job->n_used; e++) {
         struct used_expert *u = &job->used[e];
         u->act = act;
-        act += u->n * u->e->w1.n_out * job->value_bytes;
+        act += u->n * act_bytes(job, u->e->w1.n_out);
     }
     return true;
 }
@@ -253,10 +259,10 @@ static bool make_buffers(struct kernels *k, struct moe_job *job)
 static void run_job(struct kernels *k, struct moe_job *job)
 {
     const struct k_moe *a = job->a;
-    if (!make_lists(k, job) || !k_rows_prepare(k, a->x, a->n, a->d, a->d, a->in, any_f32(job),
-                                               K_SLOT_LINEAR_X, K_SLOT_LINEAR_ROWS, &job->x))
+    if (!make_lists(k, job) ||
+        !k_rows_prepare(k, a->x, a->n, a->d, a->d, 1, a->in, any_f32(job), K_SLOT_LINEAR_X,
+                        K_SLOT_LINEAR_ROWS, &job->x))
         return;
-    job->value_bytes = job->x.bf16 ? 2 : 4;
     if (!make_buffers(k, job))
         return;
     for (size_t p = 0; p < job->n_pairs; p++)

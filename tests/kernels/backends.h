@@ -9,7 +9,7 @@
 #include "kernels/host.h"
 #include "tests/support/test.h"
 
-#define MAX_BACKENDS 6
+#define MAX_BACKENDS 7
 
 static struct kernels backends[MAX_BACKENDS], singles[MAX_BACKENDS];
 static size_t n_backends;
@@ -17,7 +17,8 @@ static struct pool *backend_pool;
 
 static void backends_open(void)
 {
-    static const char *const isas[] = {"portable", "avx2", "avx512", "avx512bf16"};
+    static const char *const isas[] = {"portable", "avx2", "avx512", "avx512bf16-dot",
+                                       "avx512bf16-fma"};
     struct error e = {0};
     if (pool_new(3, &backend_pool, &e) || kernels_ref(&backends[0], backend_pool, &e) ||
         kernels_ref(&singles[0], NULL, &e)) {

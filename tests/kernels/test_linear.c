@@ -207,6 +207,44 @@ static void test_all_codes(void **state)
     }
 }
 
+/* A numerics class with two forms has the same bits in both, also where sums become subnormal.
+ */
+static void check_class(const struct k_linear *a)
+{
+    size_t n = a->n * a->w->n_out;
+    float *y[MAX_BACKENDS];
+    for (size_t b = 0; b < n_backends; b++) {
+        y[b] = guarded_new(n);
+        run(&backends[b], *a, y[b]);
+        for (size_t other = 0; other < b; other++)
+            if (!strcmp(backends[b].numerics, backends[other].numerics))
+                check_same(backends[b].numerics, y[b], y[other], n);
+    }
+    for (size_t b = 0; b < n_backends; b++)
+        guarded_free(y[b]);
+}
+
+static void test_classes(void **state)
+{
+    (void)state;
+    static const struct shape hard[] = {{9, 40, 3, 7}, {37, 320, 1, 1}, {37, 320, 1, 11}};
+    for (size_t i = 0; i < 3; i++)
+        for (size_t t = 1; t < 4; t++)
+            for (int tiny = 0; tiny < 2; tiny++) {
+                size_t width = (size_t)hard[i].n_in * hard[i].groups;
+                if (t > 1 && hard[i].n_in % 32)
+                    continue;
+                struct k_weight w =
+                    weight_new(types[t], hard[i].n_out, hard[i].n_in, hard[i].groups, i);
+                float *x = values_new(hard[i].n * width, i, tiny ? 0x1p-122f : 1);
+                for (size_t j = 0; tiny && j < hard[i].n * width; j += 3)
+                    x[j] *= 0x1p-10f; /* subnormal itself */
+                check_class(&(struct k_linear){.w = &w, .x = x, .n = hard[i].n, .in = K_BF16});
+                weight_free(&w);
+                free(x);
+            }
+}
+
 static void test_isa_names(void **state)
 {
     (void)state;
@@ -224,7 +262,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shapes),           cmocka_unit_test(test_odd_inner),
         cmocka_unit_test(test_roundings_matter), cmocka_unit_test(test_nan_and_strides),
-        cmocka_unit_test(test_all_codes),        cmocka_unit_test(test_isa_names),
+        cmocka_unit_test(test_all_codes),        cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_isa_names),
     };
     backends_open();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

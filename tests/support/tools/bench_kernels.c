@@ -110,7 +110,7 @@ static double median_us(struct kernels *k, const struct job *job)
     return t[n / 2];
 }
 
-static struct kernels backends[5];
+static struct kernels backends[6];
 static int n_backends;
 static const char *only = "";
 
@@ -273,7 +273,8 @@ static void bench_moe(size_t n)
 
 int main(int argc, char **argv)
 {
-    static const char *const isas[] = {"portable", "avx2", "avx512", "avx512bf16"};
+    static const char *const isas[] = {"portable", "avx2", "avx512", "avx512bf16-dot",
+                                       "avx512bf16-fma"};
     struct error e = {0};
     struct pool *pool = NULL;
     uint32_t n_threads = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 1;
