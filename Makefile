@@ -17,11 +17,16 @@ endif
 OPT     ?= -O2
 # What asks for no compiler asks for no libraries either.
 NO_BUILD := clean help lint format fuzz
+# On a bare machine with a GPU: what needs them is left out there, and was built elsewhere.
+ONLY_GPU := check-gpu bench-gpu cuda
 ifneq ($(if $(MAKECMDGOALS),$(filter-out $(NO_BUILD),$(MAKECMDGOALS)),all),)
 LIB_CFLAGS := $(shell pkg-config --cflags $(LIBS) && echo -DHAVE_LIBS=1)
 LIB_LIBS   := $(shell pkg-config --libs $(LIBS))
 ifeq ($(filter -DHAVE_LIBS=1,$(LIB_CFLAGS)),)
+ifneq ($(if $(MAKECMDGOALS),$(filter-out $(ONLY_GPU),$(MAKECMDGOALS)),all),)
 $(error libraries are missing: run scripts/deps.sh)
+endif
+NO_LIBS := 1
 endif
 endif
 
@@ -63,7 +68,7 @@ WRAPPED     := malloc calloc realloc aligned_alloc posix_memalign strdup strndup
 WRAPPED_FILES := open __open_2 mkostemp close write pwrite ftruncate fallocate fsync fdatasync \
                  rename unlink mkdir
 TEST_LIBS    = $(LDLIBS) -lcmocka $(foreach f,$(WRAPPED) $(WRAPPED_FILES),-Wl,--wrap=$(f))
-SUPPORT_OBJ := $(patsubst %.c,$(B)/obj/%.o,$(wildcard tests/support/*.c))
+SUPPORT_OBJ := $(patsubst %.c,$(B)/obj/%.o,$(wildcard tests/support/*.c) tests/gpu/mirror.c)
 TEST_SRC    := $(wildcard tests/*/test_*.c)
 TESTS       := $(patsubst tests/%.c,$(B)/tests/%,$(TEST_SRC))
 FUZZ_SRC    := $(wildcard tests/fuzz/fuzz_*.c)
@@ -87,11 +92,11 @@ endef
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all bench check check-slow asan tsan fuzz cuda lint format analyze install clean help tests
+.PHONY: gpu-programs gpu-library check-gpu bench-gpu all bench check check-slow asan tsan fuzz cuda lint format analyze install clean help tests
 
 all: $(BINS) $(EXAMPLES) ## the binaries, CPU only
 
-tests: all $(TESTS) $(TEST_TOOLS) $(FUZZ_REPLAY) $(EMULATED_LIB) ## and everything that check runs
+tests: all $(TESTS) $(TEST_TOOLS) $(FUZZ_REPLAY) $(EMULATED_LIB) $(B)/gpu/bench_gpu ## and everything that check runs
 
 $(LIB): $(LIB_OBJ)
 	$(call say,AR,$@)
@@ -202,6 +207,57 @@ $(B)/libagentd-cuda.so: $(CUDA_OBJ)
 	$(Q)$(NVCC) -shared -cudart static -o $@ $^
 
 cuda: $(B)/libagentd-cuda.so ## the CUDA backend (needs nvcc 13, no GPU)
+
+# Programs for a machine that has a GPU and little else: they bring their libraries along, so that a
+# copy of build/gpu and build/libagentd-cuda.so is enough there. Without libraries to build with, only
+# the bench and the library of kernels are built.
+GPU       := $(B)/gpu
+GPU_TESTS := kernels/test_rows kernels/test_linear kernels/test_attention kernels/test_index \
+             kernels/test_moe engine/test_cuda_engine engine/test_golden_f_segments \
+             engine/test_golden_c_replay engine/test_golden_drafts engine/test_golden_g_resume \
+             engine/test_resume engine/test_tiers_kv engine/test_ahead engine/test_batching
+GPU_ARCHS ?= $(CUDA_ARCHS)
+
+$(GPU)/libsupport.a: $(SUPPORT_OBJ)
+	$(Q)mkdir -p $(@D) && rm -f $@ && ar rcs $@ $^
+
+$(GPU)/libemulated.a: $(EMULATED_OBJ)
+	$(Q)mkdir -p $(@D) && rm -f $@ && ar rcs $@ $^
+
+$(GPU_TESTS:%=$(GPU)/%): $(GPU)/%: $(B)/obj/tests/%.o $(GPU)/libsupport.a $(GPU)/libemulated.a $(LIB)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D) $(GPU)/lib
+	$(Q)$(CC) $(LDFLAGS) -s -Wl,--as-needed -Wl,-rpath,'$$ORIGIN/../lib' -o $@ \
+	    $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(TEST_LIBS) -lstdc++
+	$(Q)ldd $@ | awk '$$3 ~ /^\// && $$1 !~ /^lib(c|m|dl|pthread|rt)\.so/ {print $$3}' | \
+	    xargs -r cp -Lun -t $(GPU)/lib
+
+# Kernels, errors, clock and threads: no library but the C library's.
+GPU_BENCH_SRC := tests/gpu/main_bench.c $(filter-out kernels/main_%,$(wildcard kernels/*.c)) \
+                 $(wildcard tests/gpu/bench_*.c) base/err.c base/pool.c base/clock.c
+$(B)/obj/gpu/%.o: %.c Makefile
+	$(call say,CC,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(filter-out $(LIB_CFLAGS),$(CFLAGS)) $(call isa,$(basename $<)) -MMD -MP -c -o $@ $<
+
+$(GPU)/bench_gpu: $(GPU_BENCH_SRC:%.c=$(B)/obj/gpu/%.o)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -pthread -lm -ldl
+
+gpu-programs: $(GPU)/bench_gpu $(if $(NO_LIBS),,$(GPU_TESTS:%=$(GPU)/%))
+
+# What a copy from another machine brought along is used as it is.
+gpu-library:
+	$(Q)[ -f $(B)/libagentd-cuda.so ] && [ -n "$(NO_LIBS)" ] || \
+	    $(MAKE) --no-print-directory $(B)/libagentd-cuda.so CUDA_ARCHS="$(GPU_ARCHS)"
+
+check-gpu: gpu-library gpu-programs ## every op and whole models on this machine's GPU (exit 3: there is none)
+	$(Q)GPU_TESTS="$(GPU_TESTS)" tests/gpu/run $(B); rc=$$?; \
+	    [ $$rc -ne 3 ] || echo "check-gpu: nothing was tested, there is no GPU here"; exit $$rc
+
+bench-gpu: gpu-library $(GPU)/bench_gpu ## speed of this machine's GPU beside its own ceilings (exit 3: there is none)
+	$(Q)$(GPU)/bench_gpu --library $(B)/libagentd-cuda.so $(G)
 
 lint: ## folder rules, banned calls, long functions, format
 	$(Q)scripts/lint.sh

@@ -217,11 +217,13 @@ static enum err check_device(int device, struct error *e)
     int n = 0, driver = 0;
     cudaError_t rc = cudaGetDeviceCount(&n);
     (void)cudaDriverGetVersion(&driver);
+    if (rc == cudaErrorInsufficientDriver && !driver)
+        return err_set(e, ERR_UNSUPPORTED, "backend cuda: no driver here");
     if (rc == cudaErrorInsufficientDriver)
         return err_set(e, ERR_UNSUPPORTED,
-                       "backend cuda: %s (driver: CUDA %d.%d, the library: %d.%d)",
-                       driver ? "the driver is too old" : "no driver here", driver / 1000,
-                       driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+                       "backend cuda: the driver is for CUDA %d.%d, the library for %d.%d",
+                       driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+                       CUDART_VERSION % 1000 / 10);
     if (rc == cudaErrorNoDevice || (rc == cudaSuccess && !n))
         return err_set(e, ERR_UNSUPPORTED, "backend cuda: the driver finds no device");
     if (rc != cudaSuccess)

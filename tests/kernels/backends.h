@@ -1,12 +1,15 @@
 /* The backends that a kernel test runs on: ref first, then every CPU instruction set that this
  * machine has, each with a pool of three threads (backends) and with none (singles), then the
- * CUDA kernels in emulation. */
+ * CUDA kernels: in emulation, or, where AGENTD_TEST_GPU names a library (tests/gpu/run), on the
+ * device that it finds, behind a mirror (tests/gpu/mirror.h) as the tests hand in memory of the
+ * host. */
 #ifndef TESTS_KERNELS_BACKENDS_H
 #define TESTS_KERNELS_BACKENDS_H
 
 #include "base/pool.h"
 #include "kernels/cuda.h"
 #include "kernels/host.h"
+#include "tests/gpu/mirror.h"
 #include "tests/support/test.h"
 
 #define MAX_BACKENDS 7
@@ -14,6 +17,16 @@
 static struct kernels backends[MAX_BACKENDS], singles[MAX_BACKENDS];
 static size_t n_backends;
 static struct pool *backend_pool;
+
+static enum err open_cuda(struct kernels *k, struct error *e)
+{
+    const char *library = getenv("AGENTD_TEST_GPU");
+    struct kernels device = {0};
+    if (!library)
+        return k_cuda_open(k, 0, e);
+    enum err rc = kernels_cuda(&device, library, 0, e);
+    return rc ? rc : mirror_open(k, &device, e);
+}
 
 static void backends_open(void)
 {
@@ -39,7 +52,7 @@ static void backends_open(void)
     }
     for (size_t b = 0; b < n_backends; b++)
         backends[b].ctx->serial_ns = 0; /* small shapes on all threads, too */
-    if (k_cuda_open(&backends[n_backends], 0, &e) || k_cuda_open(&singles[n_backends], 0, &e)) {
+    if (open_cuda(&backends[n_backends], &e) || open_cuda(&singles[n_backends], &e)) {
         fprintf(stderr, "backends: %s\n", e.msg);
         exit(1);
     }

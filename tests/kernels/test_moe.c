@@ -252,6 +252,7 @@ static void test_official(void **state)
         a.part = calloc(w.n * (w.top_k + 1) * w.d, sizeof *a.part);
         check_parts(&backends[b], &a);
         free(a.part);
+        a.part = NULL;
         double error = nmse(a.y, exact, n);
         if (!(error > 1e-5 && error < 2e-2) || nmse(a.y, ref, n) > 1e-4)
             fail_msg("%s: error %g, from ref %g", backends[b].numerics, error,

@@ -535,6 +535,8 @@ enum err fenced_ref_open(struct kernels *k, struct pool *pool, struct error *e)
 
 const char *emulated_library(void)
 {
+    if (getenv("AGENTD_TEST_GPU"))
+        return getenv("AGENTD_TEST_GPU");
     static char path[256];
     const char *build = getenv("AGENTD_BUILD");
     snprintf(path, sizeof(path), "%s/tests/libagentd-cuda-emulated.so",
@@ -557,7 +559,13 @@ void backend_option(struct engine_options *o, const char *name)
 
 void backend_override(struct engine_options *o)
 {
-    if (!getenv("AGENTD_TEST_FENCED") || o->open_kernels || o->isa)
+    const char *library = getenv("AGENTD_TEST_GPU");
+    if (o->open_kernels || o->isa || (!library && !getenv("AGENTD_TEST_FENCED")))
         return;
+    if (library) {
+        o->backend = "cuda";
+        o->cuda_library = library;
+        return;
+    }
     o->open_kernels = o->backend && !strcmp(o->backend, "ref") ? fenced_ref_open : fenced_open;
 }

@@ -34,7 +34,8 @@ const char *emulated_library(void);
  * "fenced" and "fenced-ref", "emulated". */
 void backend_option(struct engine_options *o, const char *name);
 
-/* A whole test program on a fenced backend: with AGENTD_TEST_FENCED in the environment what
+/* A whole test program on a device: AGENTD_TEST_GPU names the library (tests/gpu/run). Or on a
+ * fenced backend: with AGENTD_TEST_FENCED in the environment what
  * drive_open() would open on a host backend is opened behind the fence. */
 void backend_override(struct engine_options *o);
 
