@@ -319,7 +319,7 @@ static void test_killed_at_each_barrier(void **state)
     for (size_t i = 0; i < sizeof points / sizeof *points; i++)
         for (int n = 1; n <= most; n++) {
             /* What comes before the compaction is the matter of test_recovery. */
-            if (!getenv("AGENTD_SLOW") && i >= 5 && (n < 5 || i > 6))
+            if (!getenv("AGENTD_SLOW") && i >= 5 && (n < 5 || n % 2 || i > 6))
                 continue;
             snprintf(fault, sizeof fault, "crash:%s:%d", points[i], n);
             if (!crash(fault)) {
@@ -327,6 +327,22 @@ static void test_killed_at_each_barrier(void **state)
                 break;
             }
         }
+}
+
+/* Between the barriers as well: at any fault point of the program. */
+static void test_killed_anywhere(void **state)
+{
+    (void)state;
+    const int step = getenv("AGENTD_SLOW") ? 7 : 521;
+    int struck = 0;
+    char fault[64];
+    for (int n = 250; n < 10000; n += step) {
+        snprintf(fault, sizeof fault, "crash:*:%d", n);
+        if (!crash(fault))
+            break;
+        struck++;
+    }
+    assert_true(struck > 0);
 }
 
 /* ---- what is no summary ------------------------------------------------------------ */
@@ -729,6 +745,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_loop_goes_on_behind_a_summary),
         cmocka_unit_test(test_killed_at_each_barrier),
+        cmocka_unit_test(test_killed_anywhere),
         cmocka_unit_test(test_a_summary_that_is_none_leads_to_cut_results),
         cmocka_unit_test(test_a_summary_must_be_shorter),
         cmocka_unit_test(test_a_result_larger_than_the_context_is_cut),
