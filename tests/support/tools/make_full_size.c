@@ -7,7 +7,7 @@
 int main(int argc, char **argv)
 {
     struct error e = {0};
-    if (argc != 2) {
+    if (argc != 2 || argv[1][0] == '-') { /* no option makes a folder of half a terabyte */
         fprintf(stderr, "usage: %s DIR\n", argv[0]);
         return 2;
     }
