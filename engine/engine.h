@@ -121,7 +121,9 @@ size_t engine_tiers(const struct engine *m, struct engine_tier out[ENGINE_MAX_TI
 /* ---- sequences ----------------------------------------------------------------------------
  */
 
-/* user is handed back in every event. */
+/* user is handed back in every event. ERR_CONFLICT, here as in every later use of weights: a
+ * shard of the checkpoint was written to since it was opened (the message names it); what was
+ * computed before is good, nothing more is. */
 NODISCARD enum err seq_new(struct engine *m, void *user, struct seq **out, struct error *e);
 void seq_free(struct seq *s);
 

@@ -420,10 +420,17 @@ static enum err run_layers(struct model *m, const struct batch *batch, struct er
     return OK;
 }
 
+enum err forward_check_weights(const struct model *m, struct error *e)
+{
+    enum err rc = safetensors_unchanged(m->st, e);
+    return rc == ERR_CONFLICT ? err_wrap(e, rc, "weights, nothing is computed until a restart")
+                              : rc;
+}
+
 enum err forward_batch(struct model *m, const struct batch *batch, struct error *e)
 {
-    enum err rc = forward_begin(m, batch, e);
-    if (rc)
+    enum err rc = forward_check_weights(m, e);
+    if (rc || (rc = forward_begin(m, batch, e)))
         return rc;
     struct held held = batch->runs[0].held ? *batch->runs[0].held : (struct held){0};
     if (batch->runs[0].held)
@@ -434,6 +441,8 @@ enum err forward_batch(struct model *m, const struct batch *batch, struct error 
         (void)forward_end(m, batch);
     }
     if ((rc = m->k.sync(&m->k, e)) || (rc = stopped))
+        return rc;
+    if ((rc = forward_check_weights(m, e)))
         return rc;
     if (m->broken.code && e)
         *e = m->broken;
@@ -486,5 +495,6 @@ enum err forward_logits(struct model *m, const float *h, uint32_t n, struct erro
                                           .in = m->rounding.product});
     work_to_host(m, m->work->logits, m->work->d_logits,
                  (size_t)n * c->vocab_size * sizeof(float));
-    return m->k.sync(&m->k, e);
+    rc = m->k.sync(&m->k, e);
+    return rc ? rc : forward_check_weights(m, e);
 }

@@ -139,6 +139,12 @@ void forward_layer(struct model *m, const struct batch *batch, uint32_t layer);
  * ones). */
 uint32_t forward_end(struct model *m, const struct batch *batch);
 
+/* What is computed from weights that somebody writes to belongs to no model. ERR_CONFLICT names
+ * the shard: whatever was computed since is thrown away, and so is what comes until the
+ * checkpoint is opened again. Asked before a pass, which a shard that was cut short would end
+ * with a SIGBUS, and after all that read weights, before anybody is told what they gave. */
+NODISCARD enum err forward_check_weights(const struct model *m, struct error *e);
+
 /* begin, every layer, end, sync. The caller has made room for the rows (kv_make_room). Nothing
  * has happened to any sequence when this fails. ERR_CANCELLED: m->interrupted was set on the
  * way, and the first run is a chunk. Whose fault another failure is it does not say. */

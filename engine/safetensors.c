@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/auto.h"
 #include "base/buf.h"
@@ -19,7 +20,8 @@ struct shard {
     const uint8_t *map;
     uint64_t n_bytes, n_disk_bytes, n_header;
     struct fs_identity identity;
-    bool mapped; /* ours to unmap */
+    bool mapped; /* ours to unmap, and fd ours to close */
+    int fd;
 };
 
 struct safetensors {
@@ -249,6 +251,7 @@ static enum err map_shard(struct shard *s, const char *path, struct error *e)
     s->n_bytes = (uint64_t)st.st_size;
     s->n_disk_bytes = (uint64_t)st.st_blocks * 512;
     s->mapped = true;
+    s->fd = TAKE_FD(fd);
     return OK;
 }
 
@@ -434,8 +437,10 @@ void safetensors_free(struct safetensors *s)
         free((char *)(uintptr_t)s->tensors[i].name);
     free(s->tensors);
     for (size_t i = 0; i < s->n_shards; i++) {
-        if (s->shards[i].mapped)
+        if (s->shards[i].mapped) {
             munmap((void *)(uintptr_t)s->shards[i].map, (size_t)s->shards[i].n_bytes);
+            close(s->shards[i].fd);
+        }
         free(s->shards[i].name);
     }
     free(s->shards);
@@ -490,6 +495,20 @@ const struct fs_identity *safetensors_shard_identity(const struct safetensors *s
     return &s->shards[i].identity;
 }
 
+/* What became of a file that is not as it was. */
+static enum err tell_change(const char *name, const struct fs_identity *was,
+                            const struct fs_identity *is, struct error *e)
+{
+    if (was->n_bytes != is->n_bytes)
+        return err_set(e, ERR_CONFLICT,
+                       "%s: changed while it was in use, from %" PRIu64 " to %" PRIu64 " bytes",
+                       name, was->n_bytes, is->n_bytes);
+    if (was->mtime_ns != is->mtime_ns)
+        return err_set(e, ERR_CONFLICT, "%s: written to while it was in use", name);
+    return err_set(e, ERR_CONFLICT,
+                   "%s: written to while it was in use, its size and mtime kept", name);
+}
+
 enum err safetensors_shard_unchanged(const struct safetensors *s, size_t i, int fd,
                                      struct error *e)
 {
@@ -501,9 +520,28 @@ enum err safetensors_shard_unchanged(const struct safetensors *s, size_t i, int 
     if (was->dev != is.dev || was->ino != is.ino)
         return err_set(e, ERR_CONFLICT, "%s: another file took its place while it was in use",
                        s->shards[i].name);
-    if (was->n_bytes != is.n_bytes)
-        return err_set(e, ERR_CONFLICT,
-                       "%s: changed while it was in use, from %" PRIu64 " to %" PRIu64 " bytes",
-                       s->shards[i].name, was->n_bytes, is.n_bytes);
-    return err_set(e, ERR_CONFLICT, "%s: written to while it was in use", s->shards[i].name);
+    return tell_change(s->shards[i].name, was, &is, e);
+}
+
+enum err safetensors_unchanged(const struct safetensors *s, struct error *e)
+{
+    for (size_t i = 0; i < s->n_shards; i++) {
+        const struct shard *x = &s->shards[i];
+        struct fs_identity is;
+        struct stat st;
+        if (!x->mapped)
+            continue;
+        enum err rc = fs_identity(x->fd, x->name, &is, e);
+        if (rc)
+            return rc;
+        if (fs_is_same(&x->identity, &is))
+            continue;
+        /* Losing a name changes the ctime, too; with one left it cannot be told from a write.
+         */
+        bool is_written =
+            x->identity.n_bytes != is.n_bytes || x->identity.mtime_ns != is.mtime_ns;
+        if (is_written || fstat(x->fd, &st) || st.st_nlink)
+            return tell_change(x->name, &x->identity, &is, e);
+    }
+    return OK;
 }

@@ -9,7 +9,8 @@
  *
  * Everything handed out is borrowed from the struct and constant until safetensors_free().
  * After opening any thread may read. A file that shrinks while it is mapped is a SIGBUS, as
- * with every mapping: checkpoints are not written in place. */
+ * with every mapping, and one that is written to changes what is read: whoever computes looks
+ * with safetensors_unchanged() before and after. */
 #ifndef ENGINE_SAFETENSORS_H
 #define ENGINE_SAFETENSORS_H
 
@@ -83,6 +84,12 @@ const struct fs_identity *safetensors_shard_identity(const struct safetensors *s
  * when it is another one by now, or was changed since it was mapped. */
 NODISCARD enum err safetensors_shard_unchanged(const struct safetensors *s, size_t i, int fd,
                                                struct error *e);
+
+/* Looks again at every shard through the descriptor it was mapped from: ERR_CONFLICT names the
+ * first one that was written to since, and tells by what. One that lost its last name is still
+ * what is mapped: a checkpoint may be replaced or deleted under who has it open. A system call
+ * for each shard: any thread, as often as a pass through the layers. */
+NODISCARD enum err safetensors_unchanged(const struct safetensors *s, struct error *e);
 
 /* Parses one file image that stays in place as long as the result lives (tests, fuzzing). */
 NODISCARD enum err safetensors_parse(struct safetensors **out, const uint8_t *bytes, uint64_t n,

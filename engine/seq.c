@@ -14,12 +14,15 @@
 enum err model_seq_new(struct engine *engine, struct seq **out, struct error *e)
 {
     struct model *m = model_of(engine);
+    enum err rc = forward_check_weights(m, e);
+    if (rc)
+        return rc;
     struct model_seq *s = calloc(1, sizeof(*s));
     if (!s || !(s->last = m->k.alloc(&m->k, m->config.dim * sizeof(*s->last)))) {
         free(s);
         return err_set(e, ERR_NOMEM, "sequence");
     }
-    enum err rc = kv_init(&s->kv, &m->shape, &m->memory, m->kv_pages, e);
+    rc = kv_init(&s->kv, &m->shape, &m->memory, m->kv_pages, e);
     if (rc) {
         m->k.free(&m->k, s->last);
         free(s);
@@ -228,7 +231,8 @@ enum err model_seq_import_begin(struct seq *seq, uint64_t n_tokens, struct state
     enum err rc = check_ready(s, "import", e);
     if (!rc && s->ahead)
         return err_set(e, ERR_CONFLICT, "import: something is computed ahead");
-    if (rc || (rc = kv_reserve(&s->kv, n_tokens, e)))
+    if (rc || (rc = forward_check_weights(model_of_seq(s), e)) ||
+        (rc = kv_reserve(&s->kv, n_tokens, e)))
         return rc;
     if (!(rc = kv_import_begin(&s->kv, n_tokens, out, e)))
         s->importing = n_tokens;

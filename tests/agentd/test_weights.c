@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -163,46 +164,108 @@ static void test_interrupted(void **state)
 /* ---- files that change under it -----------------------------------------------------------
  */
 
-static void test_cut_short(void **state)
+/* A daemon whose session has had a turn. */
+static struct client *with_a_turn(struct daemon_fixture *d, char model[128], char id[27])
 {
-    struct daemon_fixture d;
-    char model[128], path[192], says[256], id[27];
-    (void)state;
-    make(&d, model);
-    daemon_start(&d, NULL);
-    struct client *c = daemon_connect(&d, NULL, NULL);
-    daemon_session(&d, c, "{\"tools\": [], \"maxTokens\": 4, \"temperature\": 0}", id);
+    make(d, model);
+    daemon_start(d, NULL);
+    struct client *c = daemon_connect(d, NULL, NULL);
+    daemon_session(d, c, "{\"tools\": [], \"maxTokens\": 4, \"temperature\": 0}", id);
     daemon_prompt(c, id, "hello");
     json_decref(daemon_wait(c, id));
-    snprintf(path, sizeof path, "%s/model.safetensors", model);
+    return c;
+}
+
+/* How the turn of a message ends. */
+static void expect_turn(struct client *c, const char *id, const char *message,
+                        const char *reason)
+{
+    daemon_prompt(c, id, message);
+    json_auto_t *answer = daemon_wait(c, id);
+    assert_string_equal(json_string_value(json_object_get(answer, "reason")), reason);
+}
+
+static void cut_short(const char *path)
+{
     assert_int_equal(truncate(path, 1 << 20), 0);
-    daemon_prompt(c, id, "and again");
-    int status = daemon_wait_death(&d);
-    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGBUS) {
-        daemon_show_log(&d);
-        fail_msg("status %d", status);
-    }
+}
+
+static void write_in_place(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    assert_int_equal(pwrite(fd, "\1\2\3\4", 4, 1 << 20), 4);
+    close(fd);
+}
+
+/* Turns end with an error that names the shard; the daemon goes on with everything that needs
+ * no weights, and what is saved is good for the next one. */
+static void expect_refusal(void (*harm)(const char *path), const char *says)
+{
+    struct daemon_fixture d;
+    char model[128], path[192], id[27];
+    struct client *c = with_a_turn(&d, model, id);
+    snprintf(path, sizeof path, "%s/model.safetensors", model);
+    harm(path);
+    expect_turn(c, id, "and again", "failed");
+    assert_int_equal(n_said(&d, says), 1);
+    expect_turn(c, id, "once more", "failed"); /* from a restore */
+    assert_int_equal(n_said(&d, says), 2);
+    assert_int_equal(n_said(&d, "set aside"), 0);
     client_free(c);
-    snprintf(says, sizeof says, "bus error in %s: it was cut short", path);
-    if (n_said(&d, says) != 1) {
-        daemon_show_log(&d);
-        fail_msg("want \"%s\"", says);
+    assert_int_equal(daemon_stop(&d), 0);
+    /* With the file as it was the session is there, with its state. */
+    copy_file(MODEL, model, "model.safetensors");
+    daemon_start(&d, NULL);
+    c = daemon_connect(&d, NULL, NULL);
+    expect_turn(c, id, "hello again", "length");
+    assert_int_equal(n_said(&d, "mode=exact"), 1);
+    client_free(c);
+    assert_int_equal(daemon_stop(&d), 0);
+    daemon_remove(&d);
+}
+
+static void test_overwritten(void **state)
+{
+    (void)state;
+    expect_refusal(write_in_place, "model.safetensors: written to while it was in use");
+}
+
+static void test_cut_short(void **state)
+{
+    (void)state;
+    expect_refusal(cut_short, "model.safetensors: changed while it was in use, from ");
+}
+
+/* In the middle of a product there is nothing to go on from. */
+static void test_bus_error(void **state)
+{
+    struct daemon_fixture d;
+    char model[128], path[192], says[256];
+    (void)state;
+    make(&d, model);
+    snprintf(path, sizeof path, "%s/model.safetensors", model);
+    pid_t pid = fork();
+    if (!pid) {
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        int log = open(d.log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+        const volatile char *map = mmap(NULL, 2 << 20, PROT_READ, MAP_PRIVATE, fd, 0);
+        dup2(log, 2);
+        bus_error_report();
+        (void)!truncate(path, 1 << 20);
+        _exit(map[(2 << 20) - 1] & 1);
     }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(WTERMSIG(status), SIGBUS);
+    snprintf(says, sizeof says, "bus error in %s: it was cut short", path);
+    assert_int_equal(n_said(&d, says), 1);
     /* The next one says what is wrong with it. */
     launch(&d);
     status = daemon_wait_death(&d);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), EXIT_MODEL);
     assert_true(n_said(&d, "model.safetensors: tensor ") && n_said(&d, " data bytes"));
-    /* With the file whole again, the session is there. */
-    copy_file(MODEL, model, "model.safetensors");
-    daemon_start(&d, NULL);
-    c = daemon_connect(&d, NULL, NULL);
-    json_t *answer = daemon_wait(c, id);
-    assert_non_null(answer);
-    json_decref(answer);
-    client_free(c);
-    assert_int_equal(daemon_stop(&d), 0);
     daemon_remove(&d);
 }
 
@@ -245,10 +308,9 @@ static void test_find_mapping(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_remembered),
-        cmocka_unit_test(test_interrupted),
-        cmocka_unit_test(test_cut_short),
-        cmocka_unit_test(test_find_mapping),
+        cmocka_unit_test(test_remembered),  cmocka_unit_test(test_interrupted),
+        cmocka_unit_test(test_overwritten), cmocka_unit_test(test_cut_short),
+        cmocka_unit_test(test_bus_error),   cmocka_unit_test(test_find_mapping),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
