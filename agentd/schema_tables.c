@@ -29,12 +29,13 @@ const struct schema_type schema_types[] = {
     {"Receipt", "{turnId, seq: uint, queued?: uint}"},
     {"Steered", "{turnId, seq: uint, itemId, steered: boolean}"},
     {"Model", "{" MODEL_FIGURES "}"},
-    {"Ledger", "{prompt_tokens: uint, resident: uint, restored: uint, recomputed: uint, "
-               "relost: uint, prefilled: uint, ahead: uint, decoded: uint, reasoning: uint, "
-               "drafts_proposed: uint, drafts_accepted: uint, drafts_cut: uint, "
-               "replayed: uint, bytes_read: uint, bytes_written: uint, steps: uint, ms: {queue: number, "
-               "store_read: number, import: number, replay: number, prefill: number, "
-               "first_decode: number, decode: number, tool: number}}"},
+    {"Ledger",
+     "{prompt_tokens: uint, resident: uint, restored: uint, recomputed: uint, "
+     "relost: uint, prefilled: uint, ahead: uint, decoded: uint, reasoning: uint, "
+     "drafts_proposed: uint, drafts_accepted: uint, drafts_cut: uint, "
+     "replayed: uint, bytes_read: uint, bytes_written: uint, steps: uint, ms: {queue: number, "
+     "store_read: number, import: number, replay: number, prefill: number, "
+     "first_decode: number, decode: number, tool: number}}"},
     {"Resume", "{mode, tape: uint, restored: uint, recomputed: uint, relost: uint, "
                "replayed: uint, late: uint, bytes_read: uint, extents_damaged: uint, "
                "same_numerics: boolean, ms: {find: number, read: number, index: number, "
