@@ -54,6 +54,11 @@ static inline uint64_t state_rows(const struct plane_spec *p, uint64_t n_tokens)
 struct state_regions {
     uint64_t n_tokens;
     void *plane[STATE_MAX_PLANES];
+    /* NULL, or told of bytes of a plane that are in and verified, so that the engine can take
+     * them on to where it computes while others are read. Any thread, one at a time; in any
+     * order, some twice or not at all. They may not be written afterwards. */
+    void (*landed)(void *ctx, const void *at, size_t n_bytes);
+    void *ctx;
 };
 
 /* Main planes that stay behind: a restore may bring index planes and the tip only, and leave

@@ -46,6 +46,7 @@ struct kv_shape {
 
 void kv_shape_init(struct kv_shape *s, const struct config *c, enum precision precision);
 
+struct kv_landed;
 struct kv_pages;
 struct kv_page;
 struct kv_want;
@@ -54,6 +55,9 @@ struct kv_want;
  * Address space costs nothing before it is touched, so only this keeps a promise. */
 struct kv_memory {
     struct kernels *k;
+    /* Where imports land, kept pinned from one to the next: of the largest so far. */
+    uint8_t *spare[STATE_MAX_PLANES];
+    size_t spare_pinned[STATE_MAX_PLANES];
     size_t page_bytes; /* planes grow by these */
     uint64_t limit_bytes, promised_bytes;
 };
@@ -76,8 +80,11 @@ struct kv {
     size_t plane_bytes[STATE_MAX_PLANES]; /* of address space */
     size_t grown[STATE_MAX_PLANES];       /* bytes from the start that may be used */
     uint8_t *landing[STATE_MAX_PLANES];   /* of an import, memory of the host; NULL: none */
-    uint8_t *ring;                        /* [n_rings][window][ring_row] */
-    uint64_t lo[N_LAYER_CLASSES];         /* first position readable in a ring */
+    size_t pinned[STATE_MAX_PLANES];      /* bytes of it that copies are fast from */
+    struct kv_landed *landed;             /* what is on its way to the planes already */
+    size_t n_landed, cap_landed;
+    uint8_t *ring;                /* [n_rings][window][ring_row] */
+    uint64_t lo[N_LAYER_CLASSES]; /* first position readable in a ring */
     /* [n_sources][2][head_dim]: value and gate of the first token of an unfinished group. It
      * counts where n_tokens % ratio != 0. */
     float *pending;
@@ -103,6 +110,8 @@ NODISCARD enum err kv_leave_behind(struct kv *kv, const struct state_fetch *fetc
 /* Where an import puts the rows of its planes, in memory of the host. ERR_NOMEM. */
 NODISCARD enum err kv_import_begin(struct kv *kv, uint64_t n_tokens, struct state_regions *out,
                                    struct error *e);
+/* Gives back what kv_import_begin() kept, when no sequence is left. */
+void kv_memory_fini(struct kv_memory *m, const struct kv_shape *shape);
 /* The rows of n_tokens that the import has put there, and that are not cold, are the planes'
  * now. After kv_make_room(). ERR_NOMEM. */
 NODISCARD enum err kv_land(struct kv *kv, uint64_t n_tokens, struct error *e);

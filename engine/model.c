@@ -28,6 +28,8 @@ static void model_free(struct engine *engine)
     work_free(m);
     experts_free(m->experts);
     engram_cache_free(m->engram_cache);
+    if (m->memory.k)
+        kv_memory_fini(&m->memory, &m->shape);
     kv_gather_free(m->gather);
     kv_pages_free(m->kv_pages);
     tier_files_close(m->files);

@@ -91,8 +91,34 @@ static void device_copy(struct kernels *k, void *dst, const void *src, size_t by
         keep_failure(k, ERR_GPU, "copy", rc);
 }
 
+#define STAGING ((size_t)4 << 20)
+#define STAGED_MOST ((size_t)256 << 10)
+
+/* Small copies do not wait for what is queued before them: their bytes are put aside in pinned
+ * memory, which is waited for when it is full. */
+static bool copy_staged(struct kernels *k, void *dst, const void *src, size_t bytes)
+{
+    struct k_ctx *ctx = k->ctx;
+    size_t room = (bytes + 255) / 256 * 256;
+    if (!ctx->staging || bytes > STAGED_MOST)
+        return false;
+    if (ctx->staged + room > STAGING) {
+        cudaError_t rc = cudaStreamSynchronize(ctx->stream);
+        if (rc != cudaSuccess)
+            keep_failure(k, ERR_GPU, "queued work", rc);
+        ctx->staged = 0;
+    }
+    uint8_t *at = ctx->staging + ctx->staged;
+    ctx->staged += room;
+    memcpy(at, src, bytes);
+    k_launched(k, cudaMemcpyAsync(dst, at, bytes, cudaMemcpyHostToDevice, ctx->stream), "copy");
+    return true;
+}
+
 static void copy_in(struct kernels *k, void *dst, const void *src, size_t bytes)
 {
+    if (!bytes || k->ctx->failed || copy_staged(k, dst, src, bytes))
+        return;
     device_copy(k, dst, src, bytes, cudaMemcpyHostToDevice);
 }
 
@@ -153,6 +179,9 @@ static void fini(struct kernels *k)
     for (int i = 0; i < K_N_CUDA_SLOTS; i++)
         (void)cudaFree(k->ctx->slot[i].p);
     k_cuda_memory_close(k);
+    (void)cudaStreamSynchronize(k->ctx->uploads);
+    (void)cudaStreamDestroy(k->ctx->uploads);
+    (void)cudaFreeHost(k->ctx->staging);
     (void)cudaStreamDestroy(k->ctx->stream);
     free(k->ctx);
 }
@@ -184,6 +213,7 @@ static void fill(struct kernels *k, struct k_ctx *ctx)
     k->reserve = k_cuda_reserve, k->grow = k_cuda_grow;
     k->discard = k_cuda_discard, k->release = k_cuda_release;
     k->pin = k_cuda_pin, k->unpin = k_cuda_unpin;
+    k->upload = k_cuda_upload, k->upload_end = k_cuda_upload_end;
     k->describe = k_cuda_describe;
     k->copy_in = copy_in, k->copy_out = copy_out, k->copy = copy_inside;
     k->sync = device_sync;
@@ -247,6 +277,8 @@ static enum err open_device(struct k_ctx *ctx, struct error *e)
                        ctx->device, ctx->numerics);
     if (rc == cudaSuccess)
         rc = cudaStreamCreate(&ctx->stream);
+    if (rc == cudaSuccess)
+        rc = cudaStreamCreateWithFlags(&ctx->uploads, cudaStreamNonBlocking);
     return rc == cudaSuccess ? OK
                              : err_set(e, ERR_GPU, "backend cuda: device %d: %s", ctx->device,
                                        cudaGetErrorString(rc));
@@ -259,8 +291,14 @@ enum err k_cuda_open(struct kernels *k, int device, struct error *e)
         return err_set(e, ERR_NOMEM, "backend cuda: context");
     ctx->device = device;
     enum err rc = open_device(ctx, e);
-    if (!rc && (rc = k_cuda_memory_open(ctx, e)))
+    if (!rc && (rc = k_cuda_memory_open(ctx, e))) {
+        (void)cudaStreamDestroy(ctx->uploads);
         (void)cudaStreamDestroy(ctx->stream);
+    }
+    if (!rc && cudaMallocHost((void **)&ctx->staging, STAGING) != cudaSuccess) {
+        (void)cudaGetLastError(); /* all copies wait, then */
+        ctx->staging = NULL;
+    }
     if (rc) {
         free(ctx->vmm);
         free(ctx);

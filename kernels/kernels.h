@@ -91,6 +91,11 @@ struct kernels {
     void (*copy_in)(struct kernels *k, void *dst, const void *src, size_t bytes);
     void (*copy_out)(struct kernels *k, void *dst, const void *src, size_t bytes);
     void (*copy)(struct kernels *k, void *dst, const void *src, size_t bytes);
+    /* The same as copy_in beside the ops, and from any thread, one at a time: neither src nor
+     * dst may be touched before upload_end(), which the table's thread calls, and which waits
+     * for all there are. ERR_GPU: some of them did not arrive. */
+    void (*upload)(struct kernels *k, void *dst, const void *src, size_t bytes);
+    NODISCARD enum err (*upload_end)(struct kernels *k, struct error *e);
     /* Waits for all queued work; the first failure since the last sync, which it clears:
      * ERR_NOMEM, ERR_GPU. After a failure the outputs of the ops since then are undefined. */
     NODISCARD enum err (*sync)(struct kernels *k, struct error *e);

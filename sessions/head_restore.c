@@ -400,6 +400,8 @@ static void job_finished(void *user, struct reader_job *j)
         header_finished(r, j);
     else if (j->rc && j->rc != ERR_CANCELLED)
         failed(r, j->owner, j->rc);
+    else if (!j->rc && !is_tip(r, j->owner) && r->h->dst->landed)
+        r->h->dst->landed(r->h->dst->ctx, j->dst, j->n_used);
     if (is_first(j) && --r->first_left == 0)
         r->out.index_ns = clock_mono_ns(r->st->clock) - r->t0;
 }

@@ -3,6 +3,7 @@
  * With AGENTD_SLOW all that run a checkpoint. */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
@@ -159,6 +160,81 @@ static void test_sequences_are_counted(void **state)
     fenced_limit(SIZE_MAX);
 }
 
+/* ---- imports ------------------------------------------------------------------------------
+ */
+
+struct fill {
+    const struct drive_state *from;
+    struct state_regions to;
+};
+
+/* What a restore does on a thread of its own: pieces in no order, some told of twice, some not
+ * at all, some that end in the middle of a row. */
+static void *fill_regions(void *arg)
+{
+    const struct fill *f = arg;
+    for (uint32_t p = 0; p < f->from->n_planes; p++) {
+        const uint8_t *src = f->from->plane[p];
+        uint8_t *dst = f->to.plane[p];
+        size_t n = f->from->plane_bytes[p], piece = 100, n_pieces = (n + piece - 1) / piece;
+        memcpy(dst, src, n);
+        for (size_t i = 0; i < n_pieces; i++) {
+            size_t at = i * 7 % n_pieces * piece, bytes = n - at < piece ? n - at : piece;
+            if (i % 5)
+                f->to.landed(f->to.ctx, dst + at, bytes);
+            if (i % 4 == 0)
+                f->to.landed(f->to.ctx, dst + at, bytes / 2);
+        }
+    }
+    return NULL;
+}
+
+static void import_beside(struct engine *m, const struct drive_state *st)
+{
+    struct error e = {0};
+    struct drive_state after;
+    struct fill f = {.from = st};
+    pthread_t thread;
+    struct seq *s = drive_seq(m);
+    assert_ok(seq_import_begin(s, st->n_tokens, &f.to, &e), &e);
+    assert_non_null(f.to.landed);
+    assert_int_equal(pthread_create(&thread, NULL, fill_regions, &f), 0);
+    pthread_join(thread, NULL);
+    assert_ok(seq_import_tip(s, st->tip, st->tip_bytes, &st->digest, &e), &e);
+    drive_export(m, s, &after);
+    drive_assert_planes(st, &after);
+    drive_assert_tip(st, &after);
+    drive_state_free(&after);
+    seq_free(s);
+}
+
+static void test_landing(void **state)
+{
+    (void)state;
+    struct error e = {0};
+    struct engine *m = NULL;
+    struct drive_state st;
+    struct fill f = {.from = &st};
+    uint32_t ids[230];
+    drive_ids(ids, 230, 7);
+    assert_ok(open_with(SIZE_MAX, 0, &m, &e), &e);
+    struct seq *s = drive_seq(m);
+    drive_input(m, s, ids, 230, PREFILL_CED);
+    drive_export(m, s, &st);
+    for (int i = 0; i < 3; i++) /* later ones land where the first one did */
+        import_beside(m, &st);
+    /* Given up half way, begun anew on the same sequence, given up again. */
+    struct seq *other = drive_seq(m);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(seq_import_begin(other, st.n_tokens, &f.to, &e), &e);
+        fill_regions(&f);
+    }
+    seq_free(other);
+    drive_state_free(&st);
+    engine_free(m);
+    assert_int_equal(fenced_bytes(), 0);
+}
+
 /* ---- other programs -----------------------------------------------------------------------
  */
 
@@ -201,6 +277,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fence), cmocka_unit_test(test_little_memory),
-        cmocka_unit_test(test_sequences_are_counted), cmocka_unit_test(test_programs)};
+        cmocka_unit_test(test_sequences_are_counted), cmocka_unit_test(test_landing),
+        cmocka_unit_test(test_programs)};
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -270,6 +270,22 @@ static inline cudaError_t cudaStreamCreate(cudaStream_t *stream)
     *stream = NULL;
     return cudaSuccess;
 }
+enum { cudaStreamNonBlocking = 1 };
+static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
+{
+    (void)flags;
+    return cudaStreamCreate(stream);
+}
+static inline cudaError_t cudaMallocHost(void **p, size_t bytes)
+{
+    *p = malloc(bytes);
+    return *p ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+static inline cudaError_t cudaFreeHost(void *p)
+{
+    free(p);
+    return cudaSuccess;
+}
 static inline cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     (void)stream;

@@ -1,6 +1,7 @@
 #include "tests/support/fenced.h"
 
 #include <assert.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +11,17 @@
 
 static size_t n_given, limit = SIZE_MAX;
 
+struct upload {
+    void *dst;
+    const void *src;
+    size_t bytes;
+};
+
 struct fenced {
     struct kernels real;
+    pthread_mutex_t lock; /* of uploads, which come from any thread */
+    struct upload *uploads;
+    size_t n_uploads, cap_uploads;
     struct block { /* what was given out, and how much */
         void *p;
         size_t bytes;
@@ -211,6 +221,34 @@ static void fenced_copy_in(struct kernels *k, void *dst, const void *src, size_t
         r->copy_in(r, (void *)inside(dst, "copy_in.dst"), host(src, "copy_in.src"), bytes);
 }
 
+/* Done as late as it may be: whoever touches either side before that is found. */
+static void fenced_upload(struct kernels *k, void *dst, const void *src, size_t bytes)
+{
+    struct fenced *f = fenced_of(k);
+    struct upload u = {(void *)inside(dst, "upload.dst"), host(src, "upload.src"), bytes};
+    pthread_mutex_lock(&f->lock);
+    if (f->n_uploads == f->cap_uploads) {
+        f->cap_uploads = f->cap_uploads ? 2 * f->cap_uploads : 64;
+        f->uploads = realloc(f->uploads, f->cap_uploads * sizeof(*f->uploads));
+        if (!f->uploads)
+            abort();
+    }
+    f->uploads[f->n_uploads++] = u;
+    pthread_mutex_unlock(&f->lock);
+}
+
+static enum err fenced_upload_end(struct kernels *k, struct error *e)
+{
+    struct fenced *f = fenced_of(k);
+    (void)e;
+    pthread_mutex_lock(&f->lock);
+    for (size_t i = 0; i < f->n_uploads; i++)
+        memcpy(f->uploads[i].dst, f->uploads[i].src, f->uploads[i].bytes);
+    f->n_uploads = 0;
+    pthread_mutex_unlock(&f->lock);
+    return OK;
+}
+
 static void fenced_copy_out(struct kernels *k, void *dst, const void *src, size_t bytes)
 {
     struct kernels *r = real_of(k);
@@ -265,6 +303,8 @@ static void fenced_fini(struct kernels *k)
     }
     kernels_fini(&f->real);
     free(f->blocks);
+    free(f->uploads);
+    pthread_mutex_destroy(&f->lock);
     free(f);
 }
 
@@ -477,6 +517,7 @@ static enum err fence(struct kernels *k, struct kernels *real, struct error *e)
         return err_set(e, ERR_NOMEM, "fenced backend");
     }
     f->real = *real;
+    pthread_mutex_init(&f->lock, NULL);
     *k = (struct kernels){.numerics = real->numerics,
                           .ctx = (struct k_ctx *)(void *)f,
                           .fini = fenced_fini,
@@ -492,6 +533,8 @@ static enum err fence(struct kernels *k, struct kernels *real, struct error *e)
                           .copy_in = fenced_copy_in,
                           .copy_out = fenced_copy_out,
                           .copy = fenced_copy,
+                          .upload = fenced_upload,
+                          .upload_end = fenced_upload_end,
                           .sync = fenced_sync,
                           .pack = fenced_pack,
                           .unpack = fenced_unpack,
