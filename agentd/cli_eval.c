@@ -1,7 +1,5 @@
 /* agentctl eval and doctor: hand their arguments to the binaries that stand beside it. */
-#include <signal.h>
-#include <string.h>
-#include <sys/wait.h>
+#include <stdio.h>
 
 #include "agentd/cli_verbs.h"
 #include "base/spawn.h"
@@ -25,36 +23,20 @@ const struct command cli_doctor_command = {
     0,
     0};
 
-static int fail(const struct command *c, enum err rc, const struct error *e)
-{
-    fprintf(stderr, "agentctl %s: %s\n", c->name, e->msg);
-    return verb_exit_code(rc);
-}
-
-/* Runs words[0..n_words) and the arguments. Ctrl-C reaches the child, too, whose exit code then
- * says how it ended. */
+/* Becomes the program words[0] with the rest of words and the arguments: signals, terminal and
+ * exit code are its own. Returns only when there is no such program. */
 static int hand_over(const struct command *c, const char **words, int n_words, int argc,
                      char **argv)
 {
-    const struct spawn_fd fds[] = {{0, 0}, {1, 1}, {2, 2}};
-    const struct spawn_options o = {
-        .argv = words, .fds = fds, .n_fds = 3, .die_with_parent = true};
-    struct spawn child = SPAWN_INIT;
     struct error e = {0};
-    int status = 0;
     if (argc + n_words > MAX_WORDS)
         return cli_usage(c, "over %d arguments", MAX_WORDS - n_words);
     for (int i = 1; i < argc; i++)
         words[n_words++] = argv[i];
-    enum err rc = spawn_start(&o, &child, &e);
-    if (rc)
-        return fail(c, rc, &e);
-    signal(SIGINT, SIG_IGN);
-    rc = spawn_wait(&child, -1, &status, &e);
-    spawn_fini(&child);
-    if (rc)
-        return fail(c, rc, &e);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    words[n_words] = NULL;
+    enum err rc = spawn_become(words, &e);
+    fprintf(stderr, "agentctl %s: %s\n", c->name, e.msg);
+    return verb_exit_code(rc);
 }
 
 int cli_eval(int argc, char **argv)

@@ -170,6 +170,16 @@ static enum err clone_child(struct child *c, struct spawn *out, struct error *e)
     return OK;
 }
 
+enum err spawn_become(const char *const *argv, struct error *e)
+{
+    char path[FS_PATH_BYTES];
+    enum err rc = spawn_find(argv[0], path, sizeof path, e);
+    if (rc)
+        return rc;
+    execv(path, (char *const *)(uintptr_t)argv);
+    return err_sys(e, errno, "start %s", path);
+}
+
 enum err spawn_start(const struct spawn_options *o, struct spawn *out, struct error *e)
 {
     char path[FS_PATH_BYTES];

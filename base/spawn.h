@@ -50,6 +50,10 @@ struct spawn {
 /* Path of a binary of ours. ERR_NOTFOUND names where it was looked for. */
 NODISCARD enum err spawn_find(const char *name, char *out, size_t cap, struct error *e);
 
+/* This process becomes the binary argv[0] with these arguments, descriptors, environment and
+ * signals. Returns only on an error: ERR_NOTFOUND, ERR_IO. */
+NODISCARD enum err spawn_become(const char *const *argv, struct error *e);
+
 /* ERR_NOTFOUND, ERR_INVAL (a name with '/', fds), ERR_IO with what failed in the child (also a
  * program that cannot be executed): nothing is left running. */
 NODISCARD enum err spawn_start(const struct spawn_options *o, struct spawn *out,
