@@ -1,6 +1,7 @@
 #include "evals/arm.h"
 
 #include <math.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,7 +39,7 @@ static void on_logits(void *user, struct seq *s, uint64_t position, const float 
 {
     struct arm *a = user;
     struct hash h;
-    if (s != a->s || position >= a->tape->n_ids)
+    if (s != a->s || position >= a->n_rows)
         return;
     hash_init(&h, NULL, HASH_TAG_BYTES);
     hash_add(&h, logits, a->vocab * sizeof *logits);
@@ -62,14 +63,14 @@ static void watch(struct arm *a, bool on)
 enum err arm_open(struct arm *a, const char *model, const struct engine_options *o,
                   const struct tape_view *tape, const struct arm_keep *keep, struct error *e)
 {
-    *a = (struct arm){.tape = tape, .keep = *keep};
+    *a = (struct arm){.tape = tape, .n_rows = tape->n_ids, .keep = *keep};
     enum err rc = engine_open_model(&a->m, model, o, e);
     if (rc)
         return rc;
     a->vocab = engine_describe(a->m)->vocab_size;
     const uint64_t n = n_kept(keep);
-    a->rows = calloc(tape->n_ids, sizeof *a->rows);
-    a->nll = calloc(tape->n_ids, sizeof *a->nll);
+    a->rows = calloc(a->n_rows, sizeof *a->rows);
+    a->nll = calloc(a->n_rows, sizeof *a->nll);
     a->kept = calloc(n * a->vocab + 1, sizeof *a->kept);
     a->has = calloc(n + 1, sizeof *a->has);
     if (!a->rows || !a->nll || !a->kept || !a->has)
@@ -93,9 +94,9 @@ enum err arm_reset(struct arm *a, struct error *e)
 {
     seq_free(a->s);
     a->s = NULL;
-    memset(a->rows, 0, a->tape->n_ids * sizeof *a->rows);
+    memset(a->rows, 0, a->n_rows * sizeof *a->rows);
     memset(a->has, 0, n_kept(&a->keep) * sizeof *a->has);
-    for (uint64_t i = 0; i < a->tape->n_ids; i++)
+    for (uint64_t i = 0; i < a->n_rows; i++)
         a->nll[i] = NAN;
     watch(a, true);
     return seq_new(a->m, NULL, &a->s, e);
@@ -103,10 +104,14 @@ enum err arm_reset(struct arm *a, struct error *e)
 
 /* ---- running ---------------------------------------------------------------------------- */
 
-/* Steps until the watched sequence has no work left or stands at `stop`. */
-static enum err step_until(struct arm *a, uint64_t stop, struct error *e)
+/* Steps until the watched sequence has no work left or stands at `stop`. What it samples is
+ * appended to sampled, unless that is NULL. */
+static enum err step_until(struct arm *a, uint64_t stop, struct ids *sampled, struct error *e)
 {
     while (engine_has_work(a->m)) {
+        struct pollfd wake = {.fd = a->wake_fd > 0 ? a->wake_fd : -1, .events = POLLIN};
+        if (poll(&wake, 1, 0) > 0)
+            return err_set(e, ERR_CANCELLED, "interrupted");
         struct engine_event events[8];
         size_t n = 0;
         const uint64_t left = stop - seq_position(a->s);
@@ -116,6 +121,8 @@ static enum err step_until(struct arm *a, uint64_t stop, struct error *e)
         enum err rc = engine_step(a->m, events, 8, &n, e);
         bool done = false;
         for (size_t i = 0; i < n && !rc; i++) {
+            if (events[i].kind == ENGINE_TOKENS && events[i].seq == a->s && sampled)
+                rc = ids_add_all(sampled, events[i].ids, events[i].n_ids, e);
             if (events[i].kind != ENGINE_DONE)
                 continue;
             done = done || events[i].seq == a->s;
@@ -153,12 +160,33 @@ enum err arm_run(struct arm *a, uint64_t stop, struct error *e)
             continue;
         enum err rc = queue(a, g, e);
         if (!rc)
-            rc = step_until(a, stop < end ? stop : UINT64_MAX, e);
+            rc = step_until(a, stop < end ? stop : UINT64_MAX, NULL, e);
         if (rc)
             return err_wrap(e, rc, "segment at %llu", (unsigned long long)g->start);
     }
     engine_limit_chunk(a->m, 0);
     return OK;
+}
+
+enum err arm_input(struct arm *a, const uint32_t *ids, uint64_t n, enum prefill_mode mode,
+                   struct error *e)
+{
+    enum err rc = seq_input(a->s, ids, n, mode, e);
+    return rc ? rc : step_until(a, UINT64_MAX, NULL, e);
+}
+
+enum err arm_generate(struct arm *a, const struct generate_options *o, struct ids *out,
+                      struct error *e)
+{
+    const uint64_t at = seq_position(a->s);
+    const size_t had = out->n;
+    enum err rc = seq_generate(a->s, o, e);
+    if (!rc)
+        rc = step_until(a, UINT64_MAX, out, e);
+    if (!rc && out->n - had != seq_position(a->s) - at)
+        rc = err_set(e, ERR_CORRUPT, "%zu ids were sampled for %llu tokens", out->n - had,
+                     (unsigned long long)(seq_position(a->s) - at));
+    return rc;
 }
 
 enum err arm_join(struct arm *a, const uint32_t *ids, uint64_t n, struct error *e)
@@ -216,7 +244,7 @@ enum err arm_resume(struct arm *a, const struct arm_state *st, enum resume_mode 
     if (rc)
         return rc;
     watch(a, false);
-    rc = step_until(a, UINT64_MAX, e);
+    rc = step_until(a, UINT64_MAX, NULL, e);
     watch(a, true);
     return rc;
 }

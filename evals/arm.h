@@ -12,6 +12,7 @@
 
 #include "base/hash.h"
 #include "engine/engine.h"
+#include "engine/ids.h"
 
 struct arm_row {
     uint8_t digest[HASH_TAG_BYTES];
@@ -29,8 +30,10 @@ struct arm {
     struct seq *s, *company;
     const struct tape_view *tape;
     uint32_t vocab;
-    struct arm_row *rows; /* [tape->n_ids] */
-    double *nll;          /* [tape->n_ids]: of ids[p + 1] after row p; NAN: no row */
+    uint64_t n_rows;      /* tape->n_ids at arm_open(): a tape may grow up to it again */
+    struct arm_row *rows; /* [n_rows] */
+    double *nll;          /* [n_rows]: of ids[p + 1] after row p; NAN: no row, or no such id */
+    int wake_fd;          /* > 0: running ends with ERR_CANCELLED once it is readable */
     struct arm_keep keep;
     float *kept; /* [arm_n_kept][vocab] */
     bool *has;   /* [arm_n_kept] */
@@ -54,6 +57,12 @@ void arm_fini(struct arm *a);
 NODISCARD enum err arm_reset(struct arm *a, struct error *e);
 /* Goes on along the tape up to position stop (a whole chunk is cut short there). */
 NODISCARD enum err arm_run(struct arm *a, uint64_t stop, struct error *e);
+/* One input segment of ids that need not be on the tape yet. */
+NODISCARD enum err arm_input(struct arm *a, const uint32_t *ids, uint64_t n,
+                             enum prefill_mode mode, struct error *e);
+/* One generated segment; appends its ids, EOS included. */
+NODISCARD enum err arm_generate(struct arm *a, const struct generate_options *o,
+                                struct ids *out, struct error *e);
 /* A second sequence that computes ids beside the first in the same batches. */
 NODISCARD enum err arm_join(struct arm *a, const uint32_t *ids, uint64_t n, struct error *e);
 

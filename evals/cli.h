@@ -53,6 +53,9 @@ int evals_parse(const struct command *c, int argc, char **argv, void *values,
                 struct options *out);
 /* A descriptor that is readable once SIGINT or SIGTERM came; they do nothing else then. */
 int evals_wake_fd(void);
+/* rc, or ERR_CANCELLED where something else failed after such a signal (Ctrl-C reaches the
+ * daemon, too). */
+NODISCARD enum err evals_interrupted(int wake_fd, enum err rc, struct error *e);
 /* Prints "agentd-evals VERB: message" and returns the exit code for rc. */
 int evals_fail(const struct command *c, enum err rc, const struct error *e);
 

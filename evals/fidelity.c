@@ -24,7 +24,7 @@ struct fidelity {
     uint64_t positions[MAX_POSITIONS];
     struct arm_state states[MAX_POSITIONS]; /* from S, at those */
     size_t n_positions;
-    json_t *checks, *curve, *cycles, *nll;
+    json_t *checks, *curve, *cycles, *nll, *answers;
     bool equal;
 };
 
@@ -40,6 +40,7 @@ static void fidelity_fini(struct fidelity *f)
     json_decref(f->curve);
     json_decref(f->cycles);
     json_decref(f->nll);
+    json_decref(f->answers);
 }
 
 static bool wants(const struct fidelity *f, char arm)
@@ -174,6 +175,7 @@ static enum err never_stopped(struct fidelity *f, struct error *e)
 {
     const struct arm_keep k = keep(f);
     enum err rc = arm_open(&f->c, f->o->model, &f->o->engine, &f->tape.view, &k, e);
+    f->c.wake_fd = f->o->wake_fd;
     return rc ? rc : arm_run(&f->c, UINT64_MAX, e);
 }
 
@@ -199,6 +201,7 @@ static enum err other_company(struct fidelity *f, struct error *e)
     o.chunk_tokens = OTHER_CHUNK;
     o.n_threads = 1;
     enum err rc = arm_open(&f->s, f->o->model, &o, &f->tape.view, &k, e);
+    f->s.wake_fd = f->o->wake_fd;
     if (!rc)
         rc = arm_join(&f->s, f->tape.ids + 7,
                       f->o->length < COMPANY_TOKENS ? f->o->length / 2 : COMPANY_TOKENS, e);
@@ -395,10 +398,20 @@ static enum err resumes(struct fidelity *f, struct error *e)
         if (!rc && f->o->n_cycles)
             rc = cycle(f, RESUME_REPLAY, e);
     }
+    if (!rc && f->o->n_probes && strpbrk(f->o->arms, "XDB")) {
+        say(f, "X, D, B: what the model answers");
+        rc = fidelity_answers(f->o, engine_describe(f->c.m)->layout, f->checks, &f->answers, e);
+    }
     return rc;
 }
 
-static enum err all_arms(struct fidelity *f, struct error *e)
+/* S is where the states come from that X, D and B resume. */
+static bool needs_states(const struct fidelity *f)
+{
+    return strpbrk(f->o->arms, "SXDB") != NULL;
+}
+
+static enum err on_the_engine(struct fidelity *f, struct error *e)
 {
     const struct arm_keep k = keep(f);
     say(f, "C: never stopped");
@@ -407,21 +420,29 @@ static enum err all_arms(struct fidelity *f, struct error *e)
         return rc;
     choose_positions(f);
     rc = arm_open(&f->a, f->o->model, &f->o->engine, &f->tape.view, &k, e);
+    f->a.wake_fd = f->o->wake_fd;
     if (!rc && wants(f, 'c')) {
         say(f, "C': the same again");
         rc = whole_pass(f, &f->a, "C'", "the same again", e);
     }
-    say(f, "S: other chunks, threads, company");
-    if (!rc)
+    if (!rc && needs_states(f)) {
+        say(f, "S: other chunks, threads, company");
         rc = other_company(f, e);
+    }
     if (!rc && wants(f, 'P')) {
         say(f, "P: cold");
         rc = whole_pass(f, &f->a, "P", "cold: from the beginning, in an engine that ran before",
                         e);
     }
-    if (!rc)
-        rc = resumes(f, e);
-    if (!rc && (wants(f, 'F') || wants(f, 'K') || wants(f, 'I'))) {
+    return rc ? rc : resumes(f, e);
+}
+
+/* A daemon's arms have a never-stopped process of their own (session/verify): without others
+ * nothing has to be computed here. */
+static enum err all_arms(struct fidelity *f, struct error *e)
+{
+    enum err rc = strpbrk(f->o->arms, "cSPXDB") ? on_the_engine(f, e) : OK;
+    if (!rc && strpbrk(f->o->arms, "FKI")) {
         say(f, "F, K, I: a daemon");
         rc = fidelity_daemon(f->o, &f->tape, f->checks, e);
     }
@@ -467,10 +488,11 @@ enum err fidelity_run(const struct fidelity_options *o, json_t **out, bool *equa
         return rc;
     json_array_foreach(f.checks, i, c) f.equal =
         f.equal && json_is_true(json_object_get(c, "equal"));
-    *out = json_pack("{s:I, s:I, s:s, s:O, s:O, s:O, s:O, s:b}", "length",
+    *out = json_pack("{s:I, s:I, s:s?, s:O, s:O, s:O, s:O, s:O?, s:b}", "length",
                      (json_int_t)o->length, "continuation", (json_int_t)o->continuation,
-                     "numerics", engine_describe(f.c.m)->layout->numerics, "checks", f.checks,
-                     "nll", f.nll, "curve", f.curve, "cycles", f.cycles, "equal", f.equal);
+                     "numerics", f.c.m ? engine_describe(f.c.m)->layout->numerics : NULL,
+                     "checks", f.checks, "nll", f.nll, "curve", f.curve, "cycles", f.cycles,
+                     "answers", f.answers, "equal", f.equal);
     *equal = f.equal;
     return *out ? OK : err_set(e, ERR_NOMEM, "no memory for results");
 }

@@ -2,13 +2,14 @@
  *
  *   C   never stopped; all others are compared with it, row by row
  *   C'  the same again (E0: the noise floor, which has to be zero)
- *   S   chunks of 61 tokens cut at every resume point, one thread, another sequence in the
- * batch P   the same tape from its beginning, in an engine that ran before X   exact resume at
- * every position of the sweep, and again and again (cycles) D   deep resume at the same
- * positions B   bounded replay: reported, never equal; by tokens since resume and by cycles F
- * forks of a daemon's session, inside history and at its end K   a daemon killed in the middle
- * of a turn; and one that is stopped and started (X) I   a daemon whose packs were damaged on
- * disk: noticed, and still the right answer
+ *   S   chunks of 61 tokens cut at every resume point, one thread, other company in the batch
+ *   P   the same tape from its beginning, in an engine that ran before
+ *   X   exact resume at every position of the sweep, and again and again (cycles)
+ *   D   deep resume at the same positions
+ *   B   bounded replay: reported, never equal; by tokens since resume and by cycles
+ *   F   forks of a daemon's session, inside history and at its end
+ *   K   a daemon killed in the middle of a turn; and one that is stopped and started (X)
+ *   I   a daemon whose packs were damaged on disk: noticed, and still the right answer
  *
  * C' to D run in this process on the engine. F, K and I run a daemon of their own, whose
  * session/verify compares the digest of every computed row with a process that never stops; the
@@ -17,7 +18,11 @@
  *   {"length", "continuation", "checks": [{"arm", "what", "position", "rows", "different",
  *    "missing", "equal", "replayed", "ms", "ledger"?}], "nll": {"exact", "bounded": {...}},
  *    "curve": [{"from", "to", "n", "kl", "kl_max", "max_diff", "top1", "top20", "near_ties",
- *    "real"}], "cycles": [{"cycle", "kl"}], "equal"} */
+ *    "real"}], "cycles": [{"cycle", "kl"}], "answers"?: [PROBE...], "equal"}
+ *
+ *   PROBE: {"kind", "position", "depth"?, "distance"?, "from"?, "to"?, "right", "tool",
+ *    "arguments", "arms": {"X"?, "D"?, "B"?: {"right", "same_ids", "same_action", "rows",
+ *    "different", "replayed"}}} */
 #ifndef EVALS_FIDELITY_H
 #define EVALS_FIDELITY_H
 
@@ -35,11 +40,13 @@ struct fidelity_options {
     uint64_t length;       /* tokens before the forced continuation */
     uint64_t continuation; /* tokens of it, at least 128 */
     uint32_t n_cycles, n_kills;
+    uint32_t n_probes; /* questions at each depth and distance; 0: the model is asked nothing */
     uint64_t seed;
     const char *arms;          /* letters of FIDELITY_ARMS */
     const char *work;          /* folder for daemons; theirs is made in it and removed */
     const uint64_t *positions; /* of the sweep; n_positions 0: as evals.md says (E4) */
     size_t n_positions;
+    int wake_fd; /* > 0: ERR_CANCELLED once it is readable */
     void (*progress)(void *user, const char *what);
     void *user;
 };
@@ -60,6 +67,11 @@ void fidelity_tape_fini(struct fidelity_tape *t);
  * an error, not a difference. */
 NODISCARD enum err fidelity_run(const struct fidelity_options *o, json_t **out, bool *equal,
                                 struct error *e);
+/* What the model says after X, D and B (evals/fidelity_answers.c): the probes, to be decref'd,
+ * and their checks, appended. ERR_FORMAT: it has no chat format. */
+NODISCARD enum err fidelity_answers(const struct fidelity_options *o,
+                                    const struct state_layout *layout, json_t *checks,
+                                    json_t **out, struct error *e);
 /* The arms that need a daemon (F, K, I and its X): appends to checks. */
 NODISCARD enum err fidelity_daemon(const struct fidelity_options *o,
                                    const struct fidelity_tape *t, json_t *checks,

@@ -23,6 +23,15 @@
 #define LONG_ANSWER 256 /* of a turn that is killed */
 #define DAMAGE_FROM 8192
 #define DAMAGE_STRIDE 4096
+#define MAX_NOTES 4 /* arms that one pass of session/verify answers for */
+
+/* What an arm did, to be compared when the tape it stands on is. */
+struct note {
+    const char *arm;
+    char what[64];
+    json_t *wait;
+    bool must; /* lose nothing: relost = 0 */
+};
 
 struct bench {
     const struct fidelity_options *o;
@@ -31,6 +40,8 @@ struct bench {
     struct tokenizer *tokenizer;
     struct pyrandom random;
     json_t *checks;
+    struct note notes[MAX_NOTES];
+    size_t n_notes;
     char id[27];
     double turn_ms; /* of a turn with a long answer */
     json_int_t fork_seq;
@@ -39,6 +50,8 @@ struct bench {
 
 static void bench_fini(struct bench *b)
 {
+    for (size_t i = 0; i < b->n_notes; i++)
+        json_decref(b->notes[i].wait);
     server_fini(&b->s);
     tokenizer_free(b->tokenizer);
 }
@@ -93,26 +106,49 @@ static enum err turn(struct bench *b, const char *id, uint64_t from, uint64_t to
 
 /* ---- checks ----------------------------------------------------------------------------- */
 
-/* verify's answer and the newest ledger as a check. must: nothing is lost (relost = 0). */
-static enum err check(struct bench *b, const char *arm, const char *what, const char *id,
-                      const json_t *wait, bool must, struct error *e)
+static void note(struct bench *b, const char *arm, const char *what, json_t *wait, bool must)
 {
-    json_auto_t *v = NULL;
-    enum err rc = client_call(b->s.c, "session/verify", json_pack("{s:s}", "id", id), &v, e);
-    if (rc)
-        return err_wrap(e, rc, "%s: verify", what);
-    const json_t *ledger = json_object_get(wait, "ledger");
+    struct note *n = &b->notes[b->n_notes++];
+    *n = (struct note){.arm = arm, .wait = json_incref(wait), .must = must};
+    snprintf(n->what, sizeof n->what, "%s", what);
+}
+
+/* verify's answer and the ledger of the arm's turn as a check. */
+static enum err add_check(struct bench *b, const struct note *n, const json_t *v,
+                          struct error *e)
+{
+    const json_t *ledger = json_object_get(n->wait, "ledger");
     const bool equal = json_is_true(json_object_get(v, "equal"));
-    const bool kept = !must || figure(ledger, "relost") == 0;
+    const bool kept = !n->must || figure(ledger, "relost") == 0;
     json_t *j =
-        json_pack("{s:s, s:s, s:I, s:I, s:i, s:i, s:b, s:I, s:O, s:O}", "arm", arm, "what",
-                  what, "position", figure(v, "tokens"), "rows", figure(v, "rows"), "different",
-                  !equal, "missing", !kept, "equal", equal && kept, "replayed",
+        json_pack("{s:s, s:s, s:I, s:I, s:i, s:i, s:b, s:I, s:O, s:O}", "arm", n->arm, "what",
+                  n->what, "position", figure(v, "tokens"), "rows", figure(v, "rows"),
+                  "different", !equal, "missing", !kept, "equal", equal && kept, "replayed",
                   figure(ledger, "replayed"), "ms", json_object_get(v, "ms"), "ledger", ledger);
-    if (j && json_object_get(wait, "resume"))
-        json_object_set(j, "resume", json_object_get(wait, "resume"));
+    if (j && json_object_get(n->wait, "resume"))
+        json_object_set(j, "resume", json_object_get(n->wait, "resume"));
+    if (j && json_object_get(v, "firstMismatch"))
+        json_object_set(j, "first_mismatch", json_object_get(v, "firstMismatch"));
     return json_array_append_new(b->checks, j) ? err_set(e, ERR_NOMEM, "no memory for a check")
                                                : OK;
+}
+
+/* One pass over a session's whole tape answers for every arm noted since the last: their turns
+ * all stand on it. (A pass costs what the session cost: at 64k tokens most of the run.) */
+static enum err compare(struct bench *b, const char *id, struct error *e)
+{
+    json_auto_t *v = NULL;
+    if (!b->n_notes)
+        return OK;
+    enum err rc = client_call(b->s.c, "session/verify", json_pack("{s:s}", "id", id), &v, e);
+    if (rc)
+        return err_wrap(e, rc, "%s: verify", b->notes[b->n_notes - 1].what);
+    for (size_t i = 0; i < b->n_notes; i++) {
+        rc = rc ? rc : add_check(b, &b->notes[i], v, e);
+        json_decref(b->notes[i].wait);
+    }
+    b->n_notes = 0;
+    return rc;
 }
 
 /* ---- the arms --------------------------------------------------------------------------- */
@@ -144,14 +180,16 @@ static enum err restarted(struct bench *b, struct error *e)
         rc = server_start(&b->s, e);
     if (!rc)
         rc = turn(b, b->id, n - n / 20, n, ANSWER, &wait, e);
-    return rc ? rc : check(b, "X", "daemon stopped and started", b->id, wait, true, e);
+    if (!rc)
+        note(b, "X", "daemon stopped and started", wait, true);
+    return rc;
 }
 
 /* In the middle of a turn, which then goes on by itself. */
 static enum err killed(struct bench *b, struct error *e)
 {
     enum err rc = OK;
-    json_auto_t *last = NULL;
+    json_t *last = NULL;
     for (uint32_t i = 0; i < b->o->n_kills && !rc; i++) {
         char message[24];
         json_auto_t *receipt = NULL, *again = NULL, *wait = NULL;
@@ -179,12 +217,15 @@ static enum err killed(struct bench *b, struct error *e)
     }
     char what[64];
     snprintf(what, sizeof what, "daemon killed %u times in a turn", b->o->n_kills);
-    return rc ? rc : check(b, "K", what, b->id, last, true, e);
+    if (!rc)
+        note(b, "K", what, last, true);
+    json_decref(last);
+    return rc;
 }
 
-static enum err forked(struct bench *b, bool inside, struct error *e)
+/* A turn on a fork, whose id is left in id [27]. */
+static enum err forked(struct bench *b, bool inside, char *id, struct error *e)
 {
-    char id[27];
     json_auto_t *fork = NULL, *wait = NULL;
     const char *text;
     json_t *params = json_pack("{s:s}", "id", b->id);
@@ -195,11 +236,11 @@ static enum err forked(struct bench *b, bool inside, struct error *e)
         rc = json_need_str(fork, "id", &text, NULL, e);
     if (rc)
         return rc;
-    snprintf(id, sizeof id, "%s", text);
+    snprintf(id, 27, "%s", text);
     rc = turn(b, id, 100, 400, ANSWER, &wait, e);
-    return rc ? rc
-              : check(b, "F", inside ? "fork inside history" : "fork at the end", id, wait,
-                      true, e);
+    if (!rc)
+        note(b, "F", inside ? "fork inside history" : "fork at the end", wait, true);
+    return rc;
 }
 
 /* One bit in every DAMAGE_STRIDE bytes of a pack behind its first page. */
@@ -239,7 +280,7 @@ static enum err damage(const struct bench *b, uint64_t *n, struct error *e)
     return rc ? rc : *n ? OK : err_set(e, ERR_NOTFOUND, "%s: no pack to damage", dir);
 }
 
-static enum err damaged(struct bench *b, struct error *e)
+static enum err damaged(struct bench *b, const char *id, struct error *e)
 {
     json_auto_t *wait = NULL;
     uint64_t n = 0;
@@ -249,11 +290,35 @@ static enum err damaged(struct bench *b, struct error *e)
     if (!rc)
         rc = server_start(&b->s, e);
     if (!rc)
-        rc = turn(b, b->id, 400, 600, ANSWER, &wait, e);
+        rc = turn(b, id, 400, 600, ANSWER, &wait, e);
     if (!rc && figure(json_object_get(wait, "ledger"), "relost") == 0)
         rc = err_set(e, ERR_CORRUPT, "%llu bits of packs were turned and nobody noticed",
                      (unsigned long long)n);
-    return rc ? rc : check(b, "I", "bits turned in every pack", b->id, wait, false, e);
+    if (!rc)
+        note(b, "I", "bits turned in every pack", wait, false);
+    return rc;
+}
+
+/* X, K and a fork at the end stand on one tape; the fork inside and I on another. */
+static enum err all_arms(struct bench *b, struct error *e)
+{
+    char id[27];
+    const char *arms = b->o->arms;
+    enum err rc = open_session(b, e);
+    memcpy(id, b->id, sizeof id);
+    if (!rc && strchr(arms, 'X'))
+        rc = restarted(b, e);
+    if (!rc && strchr(arms, 'K') && b->o->n_kills)
+        rc = killed(b, e);
+    if (!rc && strchr(arms, 'F'))
+        rc = forked(b, false, id, e);
+    if (!rc)
+        rc = compare(b, id, e);
+    if (!rc && strchr(arms, 'F'))
+        rc = forked(b, true, id, e);
+    if (!rc && strchr(arms, 'I'))
+        rc = damaged(b, id, e);
+    return rc ? rc : compare(b, id, e);
 }
 
 enum err fidelity_daemon(const struct fidelity_options *o, const struct fidelity_tape *t,
@@ -265,19 +330,8 @@ enum err fidelity_daemon(const struct fidelity_options *o, const struct fidelity
     if (!rc)
         rc = server_make(&b.s, o->work, e);
     b.s.model = o->model;
+    b.s.wake_fd = o->wake_fd;
     if (!rc)
         rc = server_start(&b.s, e);
-    if (!rc)
-        rc = open_session(&b, e);
-    if (!rc && strchr(o->arms, 'X'))
-        rc = restarted(&b, e);
-    if (!rc && strchr(o->arms, 'K') && o->n_kills)
-        rc = killed(&b, e);
-    if (!rc && strchr(o->arms, 'F'))
-        rc = forked(&b, true, e);
-    if (!rc && strchr(o->arms, 'F'))
-        rc = forked(&b, false, e);
-    if (!rc && strchr(o->arms, 'I'))
-        rc = damaged(&b, e);
-    return rc;
+    return rc ? rc : all_arms(&b, e);
 }

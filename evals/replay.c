@@ -342,10 +342,12 @@ static enum err begin(struct replay *p, struct error *e)
     if (p->o->socket) {
         p->s = (struct server)SERVER_INIT;
         snprintf(p->s.socket, sizeof p->s.socket, "%s", p->o->socket);
+        p->s.wake_fd = p->o->wake_fd;
         return server_connect(&p->s, e);
     }
     rc = server_make(&p->s, p->o->work, e);
     p->s.model = p->o->model;
+    p->s.wake_fd = p->o->wake_fd;
     p->s.extra[0] = "--resident";
     p->s.extra[1] = "1";
     return rc ? rc : server_start(&p->s, e);

@@ -29,6 +29,7 @@ struct replay_options {
     bool verifies;    /* session/verify of each session at its end */
     uint32_t n_kills; /* only with a daemon of our own */
     uint64_t seed;
+    int wake_fd; /* > 0: ERR_CANCELLED once it is readable */
     void (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;
 };

@@ -10,6 +10,9 @@
 NODISCARD enum err report_resume(const char *dir, const json_t *results, struct error *e);
 NODISCARD enum err report_replay(const char *dir, const json_t *results, struct error *e);
 
+/* The section of a length in report_resume() on what the model answered; nothing without. */
+NODISCARD enum err report_answers(struct buf *out, const json_t *length, struct error *e);
+
 /* report.html and summary.md of a run that is scored (scores.jsonl, results.json; timings.jsonl
  * if it is there). ERR_NOTFOUND without. */
 NODISCARD enum err report_run(const char *dir, struct error *e);

@@ -185,6 +185,8 @@ static enum err write_page(struct buf *out, const json_t *results, struct error 
             rc = checks(out, l, e);
         if (!rc && json_array_size(json_object_get(l, "curve")))
             rc = curve_table(out, l, e);
+        if (!rc)
+            rc = report_answers(out, l, e);
     }
     return rc ? rc : svg_page_end(out, e);
 }

@@ -72,7 +72,8 @@ static enum err spawn_daemon(struct server *s, struct error *e)
 
 enum err server_connect(struct server *s, struct error *e)
 {
-    const struct client_options o = {.socket_path = s->socket, .name = "agentd-evals"};
+    const struct client_options o = {
+        .socket_path = s->socket, .name = "agentd-evals", .wake_fd = s->wake_fd};
     client_free(s->c);
     s->c = NULL;
     return client_open(&s->c, &o, e);
@@ -87,8 +88,9 @@ enum err server_start(struct server *s, struct error *e)
     if (rc)
         return rc;
     for (int ms = 0; ms < START_PATIENCE_MS; ms += NAP_MS) {
-        if (!server_connect(s, e))
-            return OK;
+        rc = server_connect(s, e);
+        if (!rc || rc == ERR_CANCELLED)
+            return rc;
         rc = spawn_wait(&s->process, 0, &status, e);
         if (rc != ERR_TIMEOUT) {
             last_line(s->log, line, sizeof line);

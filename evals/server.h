@@ -15,6 +15,7 @@ struct server {
     char log[FS_PATH_BYTES];
     const char *model, *script; /* one of them; script: "script:FILE" */
     const char *extra[8];       /* more options of `serve`; NULL ends */
+    int wake_fd;                /* > 0: calls end with ERR_CANCELLED once it is readable */
     struct spawn process;
     struct client *c; /* NULL: not connected */
     uint64_t n_starts;
@@ -28,7 +29,7 @@ struct server {
 /* Makes the folder in `parent` (NULL: TMPDIR, else /tmp). Nothing runs yet. */
 NODISCARD enum err server_make(struct server *s, const char *parent, struct error *e);
 /* Starts `agentd serve` and connects; waits up to 60 s for it. ERR_IO: it ended; the message
- * has the last line of its log. */
+ * has the last line of its log. ERR_CANCELLED: wake_fd. */
 NODISCARD enum err server_start(struct server *s, struct error *e);
 /* A connection after the last one broke. */
 NODISCARD enum err server_connect(struct server *s, struct error *e);

@@ -128,8 +128,8 @@ static enum err run_arm(struct replay_options *o, json_t *arms, bool *good, bool
     return json_array_append_new(arms, j) ? err_set(e, ERR_NOMEM, "no memory for results") : OK;
 }
 
-static enum err run_arms(const struct verb_options *v, const struct trace *t, json_t *arms,
-                         bool *good, struct error *e)
+static enum err run_arms(const struct verb_options *v, const struct trace *t, int wake_fd,
+                         json_t *arms, bool *good, struct error *e)
 {
     int64_t timeouts[MAX_TIMEOUTS];
     size_t n;
@@ -142,7 +142,8 @@ static enum err run_arms(const struct verb_options *v, const struct trace *t, js
                                .max_rounds = (uint32_t)v->rounds,
                                .verifies = v->verify,
                                .n_kills = (uint32_t)v->kills,
-                               .seed = (uint64_t)v->kill_seed};
+                               .seed = (uint64_t)v->kill_seed,
+                               .wake_fd = wake_fd};
     enum err rc = parse_timeouts(v->timeouts, timeouts, &n, e);
     for (size_t i = 0; i < n && !rc; i++) {
         o.timeout_ms = timeouts[i];
@@ -166,6 +167,7 @@ int evals_replay(int argc, char **argv)
         return code;
     if (!v.timeouts)
         v.timeouts = v.kills ? "60s" : "60s,5m,1h,never";
+    AUTO_FD int wake = evals_wake_fd();
     AUTO(trace) struct trace t = TRACE_INIT(TRACE_TRACELAB);
     struct trace_summary sum;
     json_auto_t *results = json_pack("{s:i, s:s, s:f, s:[]}", "format", 1, "trace", o.args[0],
@@ -182,10 +184,10 @@ int evals_replay(int argc, char **argv)
                 t.n_sessions, (unsigned long long)sum.n_steps, sum.prefix_p50, sum.input_p50,
                 sum.output_p50);
     if (!rc)
-        rc = run_arms(&v, &t, json_object_get(results, "arms"), &good, &e);
+        rc = run_arms(&v, &t, wake, json_object_get(results, "arms"), &good, &e);
     if (!rc && v.out)
         rc = report_replay(v.out, results, &e);
-    if (rc)
+    if ((rc = evals_interrupted(wake, rc, &e)))
         return evals_fail(&evals_replay_command, rc, &e);
     if (v.json)
         json_dumpf(results, stdout, JSON_INDENT(1));

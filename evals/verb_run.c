@@ -1,4 +1,5 @@
 /* agentd-evals run RUN: asks a daemon what is not answered yet. */
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/signalfd.h>
@@ -71,6 +72,14 @@ int evals_wake_fd(void)
     sigaddset(&set, SIGTERM);
     sigprocmask(SIG_BLOCK, &set, NULL);
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+enum err evals_interrupted(int wake_fd, enum err rc, struct error *e)
+{
+    struct pollfd wake = {.fd = wake_fd, .events = POLLIN};
+    if (!rc || poll(&wake, 1, 0) <= 0)
+        return rc;
+    return err_set(e, ERR_CANCELLED, "interrupted");
 }
 
 int evals_run(int argc, char **argv)

@@ -12,7 +12,7 @@
 
 struct verb_options {
     const char *model, *out, *lengths, *positions, *arms, *isa, *work;
-    int64_t cycles, kills, continuation, threads, seed;
+    int64_t cycles, kills, probes, continuation, threads, seed;
     int precision, backend;
     bool json, quiet;
 };
@@ -35,6 +35,9 @@ static const struct option verify_table[] = {
      .help = "stops and resumes along one session (default: 100)"},
     {"kills", 0, OPTION_INT, AT(kills), "N", 0, 1000,
      .help = "of the daemon, each in the middle of a turn (default: 3)"},
+    {"probes", 0, OPTION_INT, AT(probes), "N", 0, 64,
+     .help = "questions at each depth and distance, and of four turns each; 0: none "
+             "(default: 2)"},
     {"continuation", 0, OPTION_INT, AT(continuation), "N", 128, 65536,
      .help = "forced tokens behind the resume (default: 4096)"},
     {"precision", 0, OPTION_ENUM, AT(precision), "MODE", .choices = precisions,
@@ -118,9 +121,37 @@ static void print_checks(const json_t *result)
                json_number_value(json_object_get(c, "top20")));
 }
 
+/* Of the answers of an arm: how many are right, and how many are C's. */
+static void print_answers(const json_t *result)
+{
+    static const char *const kinds[] = {"needle", "distance", "turn"};
+    static const char *const arms[] = {"X", "D", "B"};
+    size_t i;
+    json_t *p;
+    for (size_t k = 0; k < 9; k++) {
+        unsigned n = 0, right = 0, same = 0, action = 0, c_right = 0;
+        json_array_foreach(json_object_get(result, "answers"), i, p)
+        {
+            const json_t *a = json_object_get(json_object_get(p, "arms"), arms[k % 3]);
+            if (!a || strcmp(json_string_value(json_object_get(p, "kind")), kinds[k / 3]) != 0)
+                continue;
+            n++;
+            c_right += json_is_true(json_object_get(p, "right"));
+            right += json_is_true(json_object_get(a, "right"));
+            same += json_is_true(json_object_get(a, "same_ids"));
+            action += json_is_true(json_object_get(a, "same_action"));
+        }
+        if (n)
+            printf("%-6lld %s  %-8s %3u answers: the same ids %u, the same action %u; right "
+                   "%u, of C %u\n",
+                   (long long)json_integer_value(json_object_get(result, "length")),
+                   arms[k % 3], kinds[k / 3], n, same, action, right, c_right);
+    }
+}
+
 static enum err run_all(const struct verb_options *v, const struct numbers *lengths,
-                        const struct numbers *positions, json_t *results, bool *equal,
-                        struct error *e)
+                        const struct numbers *positions, int wake_fd, json_t *results,
+                        bool *equal, struct error *e)
 {
     enum err rc = OK;
     for (size_t i = 0; i < lengths->n && !rc; i++) {
@@ -138,6 +169,8 @@ static enum err run_all(const struct verb_options *v, const struct numbers *leng
                                            .continuation = (uint64_t)v->continuation,
                                            .n_cycles = (uint32_t)v->cycles,
                                            .n_kills = (uint32_t)v->kills,
+                                           .n_probes = (uint32_t)v->probes,
+                                           .wake_fd = wake_fd,
                                            .seed = (uint64_t)v->seed,
                                            .arms = v->arms ? v->arms : FIDELITY_ARMS,
                                            .work = v->work,
@@ -149,8 +182,10 @@ static enum err run_all(const struct verb_options *v, const struct numbers *leng
         if (rc)
             break;
         *equal = *equal && same;
-        if (!v->json)
+        if (!v->json) {
             print_checks(result);
+            print_answers(result);
+        }
         fflush(stdout);
         if (json_array_append_new(json_object_get(results, "lengths"), result))
             rc = err_set(e, ERR_NOMEM, "no memory for results");
@@ -162,8 +197,12 @@ static enum err run_all(const struct verb_options *v, const struct numbers *leng
 
 int evals_verify_resume(int argc, char **argv)
 {
-    struct verb_options v = {
-        .lengths = "4K", .cycles = 100, .kills = 3, .continuation = 4096, .seed = 1};
+    struct verb_options v = {.lengths = "4K",
+                             .cycles = 100,
+                             .kills = 3,
+                             .probes = 2,
+                             .continuation = 4096,
+                             .seed = 1};
     struct options o;
     struct error e = {0};
     struct numbers lengths = {.n = 0}, positions = {.n = 0};
@@ -171,6 +210,7 @@ int evals_verify_resume(int argc, char **argv)
     int code = evals_parse(&evals_verify_resume_command, argc, argv, &v, &o);
     if (code != EVALS_GO_ON)
         return code;
+    AUTO_FD int wake = evals_wake_fd();
     json_auto_t *results =
         json_pack("{s:i, s:s, s:[]}", "format", 1, "model", v.model, "lengths");
     enum err rc = results ? parse_numbers("--lengths", v.lengths, &lengths, &e)
@@ -180,8 +220,8 @@ int evals_verify_resume(int argc, char **argv)
     if (!rc && v.arms && strspn(v.arms, FIDELITY_ARMS) != strlen(v.arms))
         rc = err_set(&e, ERR_INVAL, "--arms %s: want letters of %s", v.arms, FIDELITY_ARMS);
     if (!rc)
-        rc = run_all(&v, &lengths, &positions, results, &equal, &e);
-    if (rc)
+        rc = run_all(&v, &lengths, &positions, wake, results, &equal, &e);
+    if ((rc = evals_interrupted(wake, rc, &e)))
         return evals_fail(&evals_verify_resume_command, rc, &e);
     if (v.json)
         json_dumpf(results, stdout, JSON_INDENT(1));

@@ -3,9 +3,12 @@
 #include "tests/support/test.h"
 
 #include <fcntl.h>
+#include <glob.h>
 #include <math.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "base/fs.h"
 #include "base/json.h"
@@ -133,6 +136,8 @@ static void short_form(void **state)
                                 "10",
                                 "--kills",
                                 "1",
+                                "--probes",
+                                "0",
                                 "--work",
                                 dir,
                                 "--out",
@@ -171,6 +176,46 @@ static void short_form(void **state)
     tempdir_remove(dir);
 }
 
+/* ---- interrupted ------------------------------------------------------------------------ */
+
+static bool has_folder(const char *dir)
+{
+    char pattern[200];
+    glob_t g = {0};
+    snprintf(pattern, sizeof pattern, "%s/agentd-evals-*", dir);
+    const bool found = glob(pattern, 0, NULL, &g) == 0;
+    globfree(&g);
+    return found;
+}
+
+/* A signal to `agentctl eval` in the middle of a daemon's arm: nothing is left behind. */
+static void interrupted(void **state)
+{
+    (void)state;
+    const struct timespec nap = {0, 20000000};
+    const int signals[] = {SIGINT, SIGTERM};
+    for (size_t i = 0; i < 2; i++) {
+        char dir[TEMPDIR_BYTES];
+        int status = 0;
+        struct error e = {0};
+        tempdir_make(dir);
+        const char *const argv[] = {"agentctl", "eval", "verify-resume", "-m", DEMO, "-l", "4K",
+                                    "--arms",   "FKI",  "--work",        dir,  "-q", NULL};
+        const struct spawn_options o = {.argv = argv};
+        struct spawn child = SPAWN_INIT;
+        assert_ok(spawn_start(&o, &child, &e), &e);
+        for (int k = 0; k < 1000 && !has_folder(dir); k++)
+            nanosleep(&nap, NULL);
+        assert_true(has_folder(dir));
+        assert_ok(spawn_signal(&child, signals[i], &e), &e);
+        assert_ok(spawn_wait(&child, LIMIT_MS, &status, &e), &e);
+        spawn_fini(&child);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 130);
+        assert_false(has_folder(dir));
+        tempdir_remove(dir);
+    }
+}
+
 static void wrong_options(void **state)
 {
     (void)state;
@@ -200,6 +245,7 @@ int main(void)
         cmocka_unit_test(distances_of_known_rows),
         cmocka_unit_test(one_other_token_is_seen),
         cmocka_unit_test(short_form),
+        cmocka_unit_test(interrupted),
         cmocka_unit_test(wrong_options),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
