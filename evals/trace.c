@@ -163,16 +163,21 @@ enum err trace_summarise(const struct trace *t, struct trace_summary *out, struc
 
 struct trace_sweep trace_sweep_timeout(const struct trace *t, int64_t timeout_ms)
 {
-    double n = 0, n_hits = 0, needed = 0, prefilled = 0;
+    struct trace_sweep r = {.hit_rate = 1, .amplification = 1};
+    double needed = 0;
     for (uint32_t k = 0; k < t->n_sessions; k++) {
         const struct trace_step *s = &t->steps[t->sessions[k].step];
         for (uint32_t i = 1; i < t->sessions[k].n_steps; i++) {
-            bool hit = timeout_ms < 0 || s[i - 1].wait_ms <= timeout_ms;
-            n++;
-            n_hits += hit;
+            const bool suspended = timeout_ms >= 0 && s[i - 1].wait_ms > timeout_ms;
+            r.n_later++;
+            r.n_suspended += suspended;
+            r.prefix_tokens += suspended ? s[i].prefix_len : 0.0;
             needed += s[i].input_len;
-            prefilled += s[i].input_len + (hit ? 0.0 : s[i].prefix_len);
         }
     }
-    return (struct trace_sweep){n > 0 ? n_hits / n : 1, needed > 0 ? prefilled / needed : 1};
+    if (r.n_later)
+        r.hit_rate = (double)(r.n_later - r.n_suspended) / (double)r.n_later;
+    if (needed > 0)
+        r.amplification = (needed + r.prefix_tokens) / needed;
+    return r;
 }

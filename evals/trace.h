@@ -103,6 +103,9 @@ NODISCARD enum err trace_summarise(const struct trace *t, struct trace_summary *
 struct trace_sweep {
     double hit_rate;      /* share of steps that found their prefix */
     double amplification; /* tokens prefilled over tokens prefilled by one that never drops */
+    uint64_t n_later;     /* steps that are counted */
+    uint64_t n_suspended; /* of them after a wait over the timeout */
+    double prefix_tokens; /* that those had: computed again, or read back by a store */
 };
 struct trace_sweep trace_sweep_timeout(const struct trace *t, int64_t timeout_ms);
 

@@ -10,13 +10,14 @@
 
 #define SYNTHETIC "synth"
 #define SYNTHETIC_SESSIONS 8
+#define COUNTED_SESSIONS 4265 /* as many as TraceLab publishes figures of */
 #define MAX_TIMEOUTS 8
 
 struct verb_options {
     const char *model, *socket, *out, *work, *timeouts;
     int64_t sessions, rounds, kills, kill_seed, seed;
     double scale;
-    bool verify, json, quiet;
+    bool simulate, verify, json, quiet;
 };
 
 #define AT(member) offsetof(struct verb_options, member)
@@ -28,6 +29,8 @@ static const struct option replay_table[] = {
     {"idle-timeouts", 0, OPTION_STRING, AT(timeouts), "T,T,...",
      .help = "state leaves memory after a wait of T: 60s, 5m, 1h, never (default: those four); "
              "once with a cache that forgets, once with the store"},
+    {"simulate", 0, OPTION_FLAG, AT(simulate), "",
+     .help = "only count from the trace what a timeout costs; no daemon runs"},
     {"kills", 0, OPTION_INT, AT(kills), "N", 0, 100000,
      .help = "instead of a sweep: kill the daemon so often, at random moments"},
     {"kill-seed", 0, OPTION_INT, AT(kill_seed), "N", 0, UINT32_MAX,
@@ -156,6 +159,75 @@ static enum err run_arms(const struct verb_options *v, const struct trace *t, in
     return rc;
 }
 
+/* ---- counted ---------------------------------------------------------------------------- */
+
+/* What each timeout costs, counted from the trace at its own lengths and waits: nothing is
+ * computed. A store that keeps reads back what the other computes again. */
+static enum err count_timeout(const struct trace *t, int64_t timeout_ms, bool forgets,
+                              json_t *arms, struct error *e)
+{
+    const struct trace_sweep s = trace_sweep_timeout(t, timeout_ms);
+    json_t *j = json_pack(
+        "{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "store", forgets ? "forgets" : "keeps",
+        "timeout_ms", (json_int_t)timeout_ms, "later", (json_int_t)s.n_later, "suspended",
+        (json_int_t)s.n_suspended, "hit_rate", forgets ? s.hit_rate : 1.0, "amplification",
+        forgets ? s.amplification : 1.0, "relost", forgets ? s.prefix_tokens : 0.0, "restored",
+        forgets ? 0.0 : s.prefix_tokens);
+    return json_array_append_new(arms, j) ? err_set(e, ERR_NOMEM, "no memory for results") : OK;
+}
+
+static enum err count_trace(const struct trace *t, json_t *results, struct error *e)
+{
+    static const int64_t timeouts_s[] = {10, 30, 60, 120, 300, 900, 3600, 14400, 86400, -1};
+    struct trace_summary sum;
+    enum err rc = trace_summarise(t, &sum, e);
+    if (rc)
+        return rc;
+    json_t *arms = json_array();
+    json_object_set_new(results, "counted",
+                        json_pack("{s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "sessions",
+                                  (json_int_t)t->n_sessions, "steps", (json_int_t)sum.n_steps,
+                                  "prefix_p50", sum.prefix_p50, "input_p50", sum.input_p50,
+                                  "output_p50", sum.output_p50, "wait_p50_ms", sum.wait_p50_ms,
+                                  "wait_p99_ms", sum.wait_p99_ms, "prefix_share",
+                                  sum.prefix_share, "arms", arms));
+    for (size_t i = 0; i < sizeof timeouts_s / sizeof *timeouts_s && !rc; i++)
+        for (int forgets = 0; forgets < 2 && !rc; forgets++)
+            rc = count_timeout(t, timeouts_s[i] < 0 ? -1 : timeouts_s[i] * 1000, forgets, arms,
+                               e);
+    return rc;
+}
+
+static void print_counted(const json_t *results)
+{
+    const json_t *c = json_object_get(results, "counted");
+    size_t i;
+    json_t *a;
+    printf("counted  %lld sessions, %lld steps; nothing computed\n",
+           (long long)json_integer_value(json_object_get(c, "sessions")),
+           (long long)json_integer_value(json_object_get(c, "steps")));
+    json_array_foreach(json_object_get(c, "arms"), i, a)
+        printf("%-7s  timeout %10lld ms  %llu steps, %llu suspended  hit rate %.4f  "
+               "amplification %.2f\n",
+               json_string_value(json_object_get(a, "store")),
+               (long long)json_integer_value(json_object_get(a, "timeout_ms")),
+               (unsigned long long)json_integer_value(json_object_get(a, "later")),
+               (unsigned long long)json_integer_value(json_object_get(a, "suspended")),
+               json_real_value(json_object_get(a, "hit_rate")),
+               json_real_value(json_object_get(a, "amplification")));
+}
+
+/* A synthetic trace is counted at the size of the published one, whatever is computed of it. */
+static enum err add_counted(const struct trace *t, bool synthetic, uint64_t seed,
+                            json_t *results, struct error *e)
+{
+    AUTO(trace) struct trace all = TRACE_INIT(TRACE_TRACELAB);
+    if (!synthetic)
+        return count_trace(t, results, e);
+    enum err rc = trace_synthesise(&all, COUNTED_SESSIONS, seed, e);
+    return rc ? rc : count_trace(&all, results, e);
+}
+
 int evals_replay(int argc, char **argv)
 {
     struct verb_options v = {.scale = 1, .kill_seed = 1, .seed = 1};
@@ -183,7 +255,11 @@ int evals_replay(int argc, char **argv)
                 "tokens\n",
                 t.n_sessions, (unsigned long long)sum.n_steps, sum.prefix_p50, sum.input_p50,
                 sum.output_p50);
-    if (!rc)
+    if (!rc && !v.kills)
+        rc = add_counted(&t, !strcmp(o.args[0], SYNTHETIC), (uint64_t)v.seed, results, &e);
+    if (!rc && v.simulate)
+        print_counted(results);
+    if (!rc && !v.simulate)
         rc = run_arms(&v, &t, wake, json_object_get(results, "arms"), &good, &e);
     if (!rc && v.out)
         rc = report_replay(v.out, results, &e);

@@ -2,6 +2,7 @@
 #include "tests/support/test.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <stdbool.h>
 #include <sys/wait.h>
 
@@ -113,6 +114,68 @@ static void a_sweep_counts_what_was_forgotten(void **state)
     tempdir_remove(b.dir);
 }
 
+static const json_t *counted_arm(const json_t *all, int64_t timeout_ms, const char *store)
+{
+    size_t i;
+    json_t *a;
+    json_array_foreach(
+        json_object_get(json_object_get(all, "counted"), "arms"), i,
+        a) if (json_integer_value(json_object_get(a, "timeout_ms")) == timeout_ms &&
+               !strcmp(json_string_value(json_object_get(a, "store")), store)) return a;
+    fail_msg("no arm of %lld ms, %s", (long long)timeout_ms, store);
+    return NULL;
+}
+
+/* Rounds 2 and 4 come after ten minutes: 380 and 500 tokens again, for 160 new ones. */
+static void a_trace_is_counted_without_a_daemon(void **state)
+{
+    (void)state;
+    struct bench b;
+    const char *const more[] = {"--simulate", NULL};
+    bench_make(&b);
+    write_trace(&b, four_waits);
+    expect(&b, replay(&b, more), 0);
+    json_auto_t *all = arms(&b);
+    assert_int_equal(json_array_size(json_object_get(all, "arms")), 0);
+    const json_t *a = counted_arm(all, 60000, "forgets");
+    assert_int_equal((int)number(a, "suspended"), 2);
+    assert_true(fabs(number(a, "hit_rate") - 0.5) < 1e-12);
+    assert_true(fabs(number(a, "amplification") - (160 + 880) / 160.0) < 1e-12);
+    assert_int_equal((int)number(a, "relost"), 880);
+    a = counted_arm(all, 60000, "keeps");
+    assert_true(fabs(number(a, "amplification") - 1) < 1e-12);
+    assert_int_equal((int)number(a, "restored"), 880);
+    assert_int_equal((int)number(counted_arm(all, 900000, "forgets"), "suspended"), 0);
+    tempdir_remove(b.dir);
+}
+
+/* Published over 4,265 sessions: 85.4, 94, 98.6, 100 % and 18.9, 7.4, 1.8, 1.0 times. */
+static void the_published_sweep_in_shape(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t timeout_ms;
+        double hit_rate, least, most;
+    } want[] = {{60000, 0.854, 15, 20},
+                {300000, 0.94, 6.5, 8.5},
+                {3600000, 0.986, 1.5, 3},
+                {-1, 1, 1, 1}};
+    struct bench b;
+    const char *const more[] = {"--simulate", NULL};
+    bench_make(&b);
+    snprintf(b.trace, sizeof b.trace, "synth");
+    expect(&b, replay(&b, more), 0);
+    json_auto_t *all = arms(&b);
+    assert_int_equal((int)number(json_object_get(all, "counted"), "sessions"), 4265);
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        const json_t *a = counted_arm(all, want[i].timeout_ms, "forgets");
+        assert_true(fabs(number(a, "hit_rate") - want[i].hit_rate) < 0.006);
+        assert_true(number(a, "amplification") >= want[i].least &&
+                    number(a, "amplification") <= want[i].most);
+    }
+    tempdir_remove(b.dir);
+}
+
 static void kills_lose_nothing(void **state)
 {
     (void)state;
@@ -156,6 +219,8 @@ int main(void)
         return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_sweep_counts_what_was_forgotten),
+        cmocka_unit_test(a_trace_is_counted_without_a_daemon),
+        cmocka_unit_test(the_published_sweep_in_shape),
         cmocka_unit_test(kills_lose_nothing),
         cmocka_unit_test(wrong_traces_and_options),
     };
