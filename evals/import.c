@@ -50,9 +50,14 @@ static enum err add_answer(struct item *out, const json_t *answer, struct error 
     if (json_is_string(answer))
         return wordlist_add(&out->answers, json_string_value(answer),
                             json_string_length(answer), e);
-    if (!json_is_integer(answer))
-        return err_set(e, ERR_FORMAT, "an answer is neither a string nor an integer");
+    if (!json_is_number(answer))
+        return err_set(e, ERR_FORMAT, "an answer is neither a string nor a number");
     int n = snprintf(number, sizeof number, "%lld", (long long)json_integer_value(answer));
+    if (json_is_real(answer)) {
+        n = snprintf(number, sizeof number, "%.17g", json_real_value(answer));
+        if (!strchr(number, '.') && !strchr(number, 'e'))
+            n += snprintf(number + n, sizeof number - (size_t)n, ".0");
+    }
     return wordlist_add(&out->answers, number, (size_t)n, e);
 }
 
@@ -159,25 +164,78 @@ static enum err read_longbench(const struct import *x, const json_t *line, struc
     return rc ? rc : add_answer(out, json_object_get(line, "answer"), e);
 }
 
+/* InfiniteBench's tasks, by the names of its files. */
+static const struct {
+    const char *name;
+    enum suite_metric metric;
+} infinitebench_tasks[] = {
+    {"passkey", SUITE_FIRST_INT},          {"number_string", SUITE_FIRST_INT},
+    {"kv_retrieval", SUITE_WORD},          {"code_run", SUITE_LAST_INT},
+    {"code_debug", SUITE_CODE_OPTION},     {"math_find", SUITE_FIRST_NUMBER},
+    {"math_calc", SUITE_NUMBERS},          {"longdialogue_qa_eng", SUITE_UPPER_WORD},
+    {"longbook_choice_eng", SUITE_OPTION}, {"longbook_qa_eng", SUITE_F1_WORDS},
+    {"longbook_qa_chn", SUITE_F1_CHARS},   {"longbook_sum_eng", SUITE_ROUGE_LSUM},
+};
+#define N_INFINITEBENCH (sizeof infinitebench_tasks / sizeof *infinitebench_tasks)
+
+/* The options after the question, and as answers the right one and its letter. */
+static enum err read_options(const json_t *line, const json_t *answer, struct item *out,
+                             struct error *e)
+{
+    json_t *options;
+    size_t i;
+    const json_t *o;
+    enum err rc = json_need_arr(line, "options", &options, e);
+    if (json_array_size(answer) == 2) /* the letter is there already */
+        answer = json_array_get(answer, 0);
+    for (i = 0; !rc && (o = json_array_get(options, i)); i++) {
+        if (!json_is_string(o) || i == 4)
+            return err_set(e, ERR_FORMAT, "\"options\": want four strings");
+        rc = buf_printf(&out->question, e, "\n%c. %s", 'A' + (int)i, json_string_value(o));
+        if (rc || !json_equal(o, answer) || out->answers.n)
+            continue;
+        const char letter[] = {(char)('A' + i), 0};
+        rc = add_answer(out, o, e);
+        if (!rc)
+            rc = wordlist_add(&out->answers, letter, 1, e);
+    }
+    if (!rc && !out->answers.n)
+        rc = err_set(e, ERR_FORMAT, "the answer is none of \"options\"");
+    return rc ? rc
+              : buf_add_str(&out->question, "\n\nAnswer in this form: \"The answer is: A\".",
+                            e);
+}
+
 static enum err read_infinitebench(const struct import *x, const json_t *line, struct item *out,
                                    struct error *e)
 {
     const json_t *answer = json_object_get(line, "answer");
-    if (strcmp(x->task, "passkey") && strcmp(x->task, "number_string") &&
-        strcmp(x->task, "kv_retrieval"))
+    size_t k = 0;
+    while (k < N_INFINITEBENCH && strcmp(x->task, infinitebench_tasks[k].name) != 0)
+        k++;
+    if (k == N_INFINITEBENCH)
         return err_set(e, ERR_UNSUPPORTED,
-                       "no scorer for task \"%.40s\": passkey, number_string and kv_retrieval "
-                       "(the file's name says which)",
-                       x->task);
-    out->metric = strcmp(x->task, "kv_retrieval") ? SUITE_FIRST_INT : SUITE_WORD;
-    out->max_tokens = SHORT_ANSWER;
+                       "no scorer for task \"%.40s\" (the file's name says which)", x->task);
+    out->metric = infinitebench_tasks[k].metric;
+    out->max_tokens = out->metric == SUITE_NUMBERS || out->metric == SUITE_ROUGE_LSUM
+                          ? LONG_ANSWER
+                          : SHORT_ANSWER;
     enum err rc = add_field(&out->context, line, "context", e);
     if (!rc)
         rc = buf_add_str(&out->question, "\n\n", e);
     if (!rc)
         rc = add_field(&out->question, line, "input", e);
-    return rc ? rc
-              : add_answer(out, json_is_array(answer) ? json_array_get(answer, 0) : answer, e);
+    if (rc)
+        return rc;
+    if (json_is_array(answer) && json_array_size(answer) == 1)
+        answer = json_array_get(answer, 0);
+    if (out->metric == SUITE_OPTION || out->metric == SUITE_CODE_OPTION)
+        return read_options(line, answer, out, e);
+    if (!json_is_array(answer))
+        return add_answer(out, answer, e);
+    if (out->metric >= SUITE_F1_WORDS || out->metric == SUITE_NUMBERS)
+        return add_answers(out, line, "answer", e);
+    return add_answer(out, json_array_get(answer, 0), e);
 }
 
 const char *const import_formats[] = {"ruler",        "mrcr",          "graphwalks",

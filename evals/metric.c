@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "evals/difflib.h"
+#include "evals/metric_internal.h"
 #include "evals/pytext.h"
 
 #define MAX_TEXT_BYTES ((size_t)256 << 20)
@@ -232,6 +233,16 @@ static enum err score_word(const char *text, size_t n, const struct wordlist *an
     return rc;
 }
 
+static bool has_answers(enum suite_metric metric, uint32_t n)
+{
+    static const uint32_t exactly[SUITE_N_METRICS] = {
+        [SUITE_RATIO] = 1,      [SUITE_CHOICE] = 1,      [SUITE_FIRST_INT] = 1,
+        [SUITE_WORD] = 1,       [SUITE_LAST_INT] = 1,    [SUITE_FIRST_NUMBER] = 1,
+        [SUITE_UPPER_WORD] = 1, [SUITE_CODE_OPTION] = 2, [SUITE_OPTION] = 2};
+    const uint32_t want = metric < SUITE_N_METRICS ? exactly[metric] : 0;
+    return want ? n == want : n > 0;
+}
+
 enum err metric_score(enum suite_metric metric, const char *text, size_t n,
                       const struct wordlist *answers, struct metric_result *out,
                       struct error *e)
@@ -240,7 +251,7 @@ enum err metric_score(enum suite_metric metric, const char *text, size_t n,
     const char *rest = text;
     size_t n_rest = n;
     enum err rc = OK;
-    if (!answers->n || (metric >= SUITE_RATIO && answers->n != 1))
+    if (!has_answers(metric, answers->n))
         return err_set(e, ERR_INVAL, "score: %u answers", answers->n);
     pytext_strip(&rest, &n_rest);
     result.is_empty = !n_rest;
@@ -263,6 +274,19 @@ enum err metric_score(enum suite_metric metric, const char *text, size_t n,
         break;
     case SUITE_WORD:
         rc = score_word(text, n, answers, &result, e);
+        break;
+    case SUITE_LAST_INT:
+    case SUITE_FIRST_NUMBER:
+    case SUITE_NUMBERS:
+    case SUITE_UPPER_WORD:
+    case SUITE_CODE_OPTION:
+    case SUITE_OPTION:
+    case SUITE_F1_WORDS:
+    case SUITE_F1_CHARS:
+        rc = metric_infinitebench(metric, text, n, answers, &result, e);
+        break;
+    case SUITE_ROUGE_LSUM:
+        rc = metric_rouge(text, n, answers, &result, e);
         break;
     case SUITE_N_METRICS:
         return err_set(e, ERR_INVAL, "score: unknown metric");

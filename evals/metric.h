@@ -9,8 +9,13 @@
  *   choice                extract_answer of LongBench v2's pred.py
  *   first_int, word       InfiniteBench's scorers of passkey and number_string, and of
  *                         kv_retrieval
+ *   last_int, first_number, numbers, upper_word, code_option, option, f1_words, f1_chars
+ *                         those of code_run, math_find, math_calc, longdialogue_qa_eng,
+ *                         code_debug, longbook_choice_eng, longbook_qa_eng, longbook_qa_chn
+ *   rouge_lsum            that of longbook_sum_eng: rouge_score 0.1.2, rougeLsum, no stemmer
  *
- * tests/evals/make_metric_scores.py has the Python that they are tested against. */
+ * tests/evals/make_metric_scores.py has the Python that they are tested against, for those of
+ * the last lines make_infinitebench_scores.py runs the original. */
 #ifndef EVALS_METRIC_H
 #define EVALS_METRIC_H
 
@@ -28,8 +33,9 @@ struct metric_result {
     bool is_unparsable; /* the form that the metric needs is missing; the score is 0 */
 };
 
-/* Scores n bytes of an answer's text. answers has one word at least (ERR_INVAL), for RATIO
- * exactly one. ERR_NOMEM, ERR_LIMIT. */
+/* Scores n bytes of an answer's text. answers has one word at least (ERR_INVAL); for an
+ * option two; but for the sets, matches, numbers and F1 no more than that. ERR_NOMEM,
+ * ERR_LIMIT. */
 NODISCARD enum err metric_score(enum suite_metric metric, const char *text, size_t n,
                                 const struct wordlist *answers, struct metric_result *out,
                                 struct error *e);

@@ -56,6 +56,22 @@ void pytext_strip(const char **s, size_t *n)
     *n = end - start;
 }
 
+enum err pytext_split(const char *s, size_t n, struct wordlist *out, struct error *e)
+{
+    size_t from = 0;
+    enum err rc = OK;
+    for (size_t i = 0; i < n && !rc;) {
+        uint32_t cp;
+        const unsigned len = next(s + i, n - i, &cp);
+        const bool space = pytext_is_space(cp);
+        if (space && i > from)
+            rc = wordlist_add(out, s + from, i - from, e);
+        i += len;
+        from = space ? i : from;
+    }
+    return rc || from == n ? rc : wordlist_add(out, s + from, n - from, e);
+}
+
 /* ---- lower case ------------------------------------------------------------------------- */
 
 struct range {

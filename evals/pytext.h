@@ -10,6 +10,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "evals/wordlist.h"
 
 struct pytext {
     uint32_t *v; /* code points */
@@ -23,6 +24,8 @@ NODISCARD enum err pytext_decode(const char *s, size_t n, struct pytext *out, st
 NODISCARD enum err pytext_lower(const char *s, size_t n, struct buf *out, struct error *e);
 /* str.isspace() of one character. */
 bool pytext_is_space(uint32_t cp);
+/* s.split(), appended. */
+NODISCARD enum err pytext_split(const char *s, size_t n, struct wordlist *out, struct error *e);
 /* s.strip(): moves *s and *n. */
 void pytext_strip(const char **s, size_t *n);
 

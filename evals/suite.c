@@ -8,7 +8,9 @@
 #include "engine/pyjson.h"
 
 const char *const suite_metric_names[SUITE_N_METRICS] = {
-    "all_match", "any_match", "set_f1", "ratio", "choice", "first_int", "word"};
+    "all_match", "any_match", "set_f1",       "ratio",     "choice",     "first_int",
+    "word",      "last_int",  "first_number", "numbers",   "upper_word", "code_option",
+    "option",    "f1_words",  "f1_chars",     "rouge_lsum"};
 
 /* ---- writing ---------------------------------------------------------------------------- */
 

@@ -37,6 +37,16 @@ enum suite_metric {
     SUITE_CHOICE,    /* "The correct answer is (A)": that letter */
     SUITE_FIRST_INT, /* the first run of digits */
     SUITE_WORD,      /* one of the words, split at white space and punctuation */
+    /* Of InfiniteBench (evals/metric_infinitebench.c): */
+    SUITE_LAST_INT,     /* the last word, an integer */
+    SUITE_FIRST_NUMBER, /* the first number, an integer or a float as the answer is */
+    SUITE_NUMBERS,      /* share of the answers that the first numbers are */
+    SUITE_UPPER_WORD,   /* one of the words, in upper case */
+    SUITE_CODE_OPTION,  /* of an answer and its letter (in this order), behind "answer is:" */
+    SUITE_OPTION,       /* ditto; a letter at the beginning, or anywhere, too */
+    SUITE_F1_WORDS,     /* words without articles and marks; the best of the answers */
+    SUITE_F1_CHARS,     /* characters without marks; ditto */
+    SUITE_ROUGE_LSUM,   /* longest common subsequences by line; ditto (metric_rouge.c) */
     SUITE_N_METRICS
 };
 extern const char *const suite_metric_names[SUITE_N_METRICS];

@@ -111,6 +111,27 @@ static void each_format(void **state)
     check("infinitebench", "kv_retrieval.jsonl",
           "{\"context\": \"c\", \"input\": \"q\", \"answer\": \"ab-1\"}\n",
           "infinitebench/kv_retrieval/1024/0", "\n\nq", "key: ab-1", "xab-1");
+    check("infinitebench", "code_run.jsonl",
+          "{\"context\": \"c\", \"input\": \"q\", \"answer\": -7}\n",
+          "infinitebench/code_run/1024/0", "\n\nq", "It is -7.", "7");
+    check("infinitebench", "math_find.jsonl",
+          "{\"context\": \"c\", \"input\": \"q\", \"answer\": 3.0}\n",
+          "infinitebench/math_find/1024/0", "\n\nq", "3.0", "3.5");
+    check("infinitebench", "math_calc.jsonl",
+          "{\"context\": \"c\", \"input\": \"q\", \"answer\": [1, 4]}\n",
+          "infinitebench/math_calc/1024/0", "\n\nq", "[1, 4]", "[4, 1]");
+    check("infinitebench", "longbook_choice_eng.jsonl",
+          "{\"context\": \"c\", \"input\": \"q\", \"options\": [\"w\", \"x\", \"y\", \"z\"], "
+          "\"answer\": [\"y\"]}\n",
+          "infinitebench/longbook_choice_eng/1024/0",
+          "\n\nq\nA. w\nB. x\nC. y\nD. z\n\nAnswer in this form: \"The answer is: A\".",
+          "The answer is: C", "The answer is: A");
+    check("infinitebench", "longbook_qa_eng.jsonl",
+          "{\"context\": \"c\", \"input\": \"q\", \"answer\": [\"a cat\", \"dog\"]}\n",
+          "infinitebench/longbook_qa_eng/1024/0", "\n\nq", "The dog.", "bird");
+    check("infinitebench", "longbook_sum_eng.jsonl",
+          "{\"context\": \"c\", \"input\": \"q\", \"answer\": [\"A cat, a dog.\"]}\n",
+          "infinitebench/longbook_sum_eng/1024/0", "\n\nq", "a cat\\na DOG", "bird");
 }
 
 static void refuse(const char *format, const char *name, const char *text, enum err want,
@@ -137,7 +158,7 @@ static void what_is_no_such_file(void **state)
     refuse("mrcr", "a.jsonl", "{\"prompt\": \"not json\", \"answer\": \"x\"}\n", ERR_FORMAT,
            ":1");
     refuse("longbench-v2", "a.json", "[{\"context\": \"c\"}]", ERR_FORMAT, "element 0");
-    refuse("infinitebench", "longbook_sum_eng.jsonl",
+    refuse("infinitebench", "longbook_sum_fra.jsonl",
            "{\"context\": \"c\", \"input\": \"q\", \"answer\": \"x\"}\n", ERR_UNSUPPORTED,
            "no scorer");
 }

@@ -9,6 +9,8 @@
 #include "evals/pyrandom.h"
 #include "evals/pytext.h"
 #include "tests/evals/metric_scores.inc"
+/* behind struct scores */
+#include "tests/evals/infinitebench_scores.inc"
 
 #define N 10000
 #define COUNT(v) (sizeof(v) / sizeof *(v))
@@ -187,8 +189,11 @@ static void draw_pieces(struct pyrandom *r, struct drawn *d, const char *const *
                         uint32_t n_refs, const char *const *pieces, uint32_t n_pieces)
 {
     struct error e = {0};
-    const char *ref = refs[below(r, n_refs)];
-    assert_ok(wordlist_add(&d->refs, ref, strlen(ref), &e), &e);
+    for (const char *ref = refs[below(r, n_refs)]; *ref; ref += *ref == '|') {
+        const size_t n = strcspn(ref, "|"); /* between the answers of one sample */
+        assert_ok(wordlist_add(&d->refs, ref, n, &e), &e);
+        ref += n;
+    }
     for (uint32_t n = below(r, 9); n-- > 0;) {
         const char *piece = pieces[below(r, n_pieces)];
         add(&d->pred, piece, strlen(piece));
@@ -230,6 +235,105 @@ static void draw_words(struct pyrandom *r, struct drawn *d)
     static const char *const pieces[] = {
         "abc-1", "\"",           ":", " ", "\n", "{", "xyz",      ".",    "\xc2\xa0",
         ",",     "\xe2\x80\x83", "}", "'", "!",  "?", "\xc3\xa9", "\x1c", "("};
+    draw_pieces(r, d, refs, COUNT(refs), pieces, COUNT(pieces));
+}
+
+static void draw_last_int(struct pyrandom *r, struct drawn *d)
+{
+    static const char *const refs[] = {"12", "-5", "7", "10", "3"};
+    static const char *const pieces[] = {
+        "12", "-5", "7",  "+7", "1_0", "_",        " ",  "\n",       ".",
+        "`",  "'",  "\"", ":",  "a",   "\xd9\xa3", "00", "\xc2\xa0", "The answer is "};
+    draw_pieces(r, d, refs, COUNT(refs), pieces, COUNT(pieces));
+}
+
+static void draw_first_number(struct pyrandom *r, struct drawn *d)
+{
+    static const char *const refs[] = {"12", "3.5", "12.5", "3", "0", "5.0"};
+    static const char *const pieces[] = {"12",       "3.5", ".",  "5", " ",    "a",
+                                         "\xd9\xa3", "0",   "\n", "-", "12.50"};
+    draw_pieces(r, d, refs, COUNT(refs), pieces, COUNT(pieces));
+}
+
+static void draw_numbers(struct pyrandom *r, struct drawn *d)
+{
+    static const char *const refs[] = {"1|2|3", "12|1", "2"};
+    static const char *const pieces[] = {"1", "2", "12", " ",        ",", "[",
+                                         "]", "-", "\n", "\xd9\xa3", "x", "03"};
+    draw_pieces(r, d, refs, COUNT(refs), pieces, COUNT(pieces));
+}
+
+static void draw_upper_word(struct pyrandom *r, struct drawn *d)
+{
+    static const char *const refs[] = {"MARCUS", "SS", "MASS", "FIX", "S"};
+    static const char *const pieces[] = {
+        "marcus", "MARCUS", "Marcus",   " ",        "\n",           ".", ",",        "!",
+        "{",      "ma",     "\xc3\x9f", "\xc5\xbf", "\xef\xac\x81", "x", "\xc2\xa0", ":"};
+    draw_pieces(r, d, refs, COUNT(refs), pieces, COUNT(pieces));
+}
+
+static void draw_code_option(struct pyrandom *r, struct drawn *d)
+{
+    static const char *const refs[] = {"foo|A", "foo_bar|B", "A|C"};
+    static const char *const pieces[] = {
+        "A.",       "B:",      "A",          "B",   " ",       "\n",
+        "Option",   "option",  "answer is:", "is:", "answer:", "correct option is:",
+        "foo",      "foo_bar", "-",          "*",   "`",       "x",
+        "\xc3\xa9", "The "};
+    draw_pieces(r, d, refs, COUNT(refs), pieces, COUNT(pieces));
+}
+
+static void draw_option(struct pyrandom *r, struct drawn *d)
+{
+    static const char *const refs[] = {"Ann|A", "x y|B", "Bob|D"};
+    static const char *const pieces[] = {
+        "A",         "B",  "C", "D",          "AB",       "Ann",
+        " ",         "\n", ".", "answer is:", "answer:",  "answer is",
+        "option is", "x",  ",", "The ",       "\xc3\xa9", "'"};
+    draw_pieces(r, d, refs, COUNT(refs), pieces, COUNT(pieces));
+}
+
+static void draw_f1_words(struct pyrandom *r, struct drawn *d)
+{
+    static const char *const refs[] = {"the cat", "cat dog|a dog", "ant", "\xc3\xa9 cat cat"};
+    static const char *const pieces[] = {
+        "the", "a",   "an",       "The",          " ",        "cat", "dog",
+        ".",   "-",   "\n",       "\xe2\x80\x93", "\xc3\xa9", "A",   "\xcc\x81",
+        "_",   "ant", "\xc2\xa0", "x\xc2\xb2"};
+    draw_pieces(r, d, refs, COUNT(refs), pieces, COUNT(pieces));
+}
+
+static void draw_f1_chars(struct pyrandom *r, struct drawn *d)
+{
+    static const char *const refs[] = {"\xe4\xb8\xad\xe5\x9b\xbd",
+                                       "\xe4\xb8\xad\xe6\x96\x87"
+                                       "a|\xe5\x9b\xbd",
+                                       "ab"};
+    static const char *const pieces[] = {"\xe4\xb8\xad",
+                                         "\xe5\x9b\xbd",
+                                         "\xef\xbc\x8c",
+                                         "\xe3\x80\x82",
+                                         " ",
+                                         "a",
+                                         "A",
+                                         "b",
+                                         "\xef\xbc\x81",
+                                         "\n",
+                                         "\xe6\x96\x87",
+                                         "\xe3\x80\x80",
+                                         "x",
+                                         "\xc2\xb7",
+                                         "\xe2\x80\xa6"};
+    draw_pieces(r, d, refs, COUNT(refs), pieces, COUNT(pieces));
+}
+
+static void draw_rouge_lsum(struct pyrandom *r, struct drawn *d)
+{
+    static const char *const refs[] = {"the cat\nsat on the dog",
+                                       "dog dog cat|it sat\n12\n\nthe dog", "the\n.\nthe the"};
+    static const char *const pieces[] = {
+        "the cat", "the",    " ",    "\n",  "dog", ".",        "Cat", "\xc4\xb0",
+        "-",       "sat 12", "\n\n", " on", "...", "\xc3\xa9", "it",  " the dog sat"};
     draw_pieces(r, d, refs, COUNT(refs), pieces, COUNT(pieces));
 }
 
@@ -318,6 +422,21 @@ static void first_int_and_word_as_infinitebench(void **state)
     (void)state;
     check(SUITE_FIRST_INT, 6, draw_ints, &first_int_scores);
     check(SUITE_WORD, 7, draw_words, &word_scores);
+}
+
+/* The scores are those of the original's own code: make_infinitebench_scores.py. */
+static void nine_tasks_of_infinitebench(void **state)
+{
+    (void)state;
+    check(SUITE_LAST_INT, 100, draw_last_int, &last_int_scores);
+    check(SUITE_FIRST_NUMBER, 101, draw_first_number, &first_number_scores);
+    check(SUITE_NUMBERS, 102, draw_numbers, &numbers_scores);
+    check(SUITE_UPPER_WORD, 103, draw_upper_word, &upper_word_scores);
+    check(SUITE_CODE_OPTION, 104, draw_code_option, &code_option_scores);
+    check(SUITE_OPTION, 105, draw_option, &option_scores);
+    check(SUITE_F1_WORDS, 106, draw_f1_words, &f1_words_scores);
+    check(SUITE_F1_CHARS, 107, draw_f1_chars, &f1_chars_scores);
+    check(SUITE_ROUGE_LSUM, 108, draw_rouge_lsum, &rouge_lsum_scores);
 }
 
 /* ---- lower case ---------------------------------------------------------------------------
@@ -449,6 +568,7 @@ int main(void)
         cmocka_unit_test(ratio_as_difflib),
         cmocka_unit_test(choice_as_longbench),
         cmocka_unit_test(first_int_and_word_as_infinitebench),
+        cmocka_unit_test(nine_tasks_of_infinitebench),
         cmocka_unit_test(lower_of_every_character),
         cmocka_unit_test(sigma_at_the_end_of_words),
         cmocka_unit_test(empty_and_unparsable_are_told_apart),
