@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/draft.h"
 #include "engine/sample.h"
 
 static_assert(CONFIG_MAX_DRAFT_BLOCK < ENGINE_EVENT_IDS, "what a step decides is one event");
@@ -85,22 +84,15 @@ static uint32_t n_useful(const struct model *m, const struct queued *q)
     return left < m->draft_tokens ? (uint32_t)left : m->draft_tokens;
 }
 
-static enum err guess(struct part *p, struct error *e)
+bool decode_ask(struct part *p, struct draft_ask *out)
 {
-    struct model *m = model_of_seq(p->s);
     struct queued *q = &p->s->work;
-    struct draft d;
-    uint32_t n = n_useful(m, q);
-    p->ids[0] = q->next;
-    if (!n)
-        return OK;
-    enum err rc = draft_propose(m, p->s, q->next, &q->sampling, n, &d, e);
-    if (rc)
-        return rc;
-    p->n_guessed = d.n;
-    p->n_cut = d.n_cut;
-    memcpy(p->ids + 1, d.ids, d.n * sizeof(*d.ids));
-    return OK;
+    *out = (struct draft_ask){.s = p->s,
+                              .anchor = q->next,
+                              .n = n_useful(model_of_seq(p->s), q),
+                              .how = &q->sampling,
+                              .out = &p->draft};
+    return out->n > 0;
 }
 
 enum err decode_begin(struct part *p, struct run *r, struct error *e)
@@ -109,13 +101,11 @@ enum err decode_begin(struct part *p, struct run *r, struct error *e)
     struct queued *q = &s->work;
     bool is_fresh = !q->resumes && q->n_new == 1;
     p->digest = is_fresh ? (struct seq_digest){0} : s->digest;
-    enum err rc = guess(p, e);
-    if (rc)
-        return rc;
-    *r = part_run(s, p->ids, s->kv.n_tokens, 1 + p->n_guessed);
-    if ((rc = part_make_room(r, e)))
-        return rc;
-    return want_logprobs(q, r->n, &p->logprobs, e);
+    p->ids[0] = q->next;
+    memcpy(p->ids + 1, p->draft.ids, p->draft.n * sizeof(*p->ids));
+    *r = part_run(s, p->ids, s->kv.n_tokens, 1 + p->draft.n);
+    enum err rc = part_make_room(r, e);
+    return rc ? rc : want_logprobs(q, r->n, &p->logprobs, e);
 }
 
 /* ---- after the pass -----------------------------------------------------------------------
@@ -146,7 +136,7 @@ static enum err judge(struct part *p, const struct run *r, const float *logits,
         if (rc)
             return rc;
         note_logprobs(m, q, row, v->next, p->logprobs ? &p->logprobs[at] : NULL);
-        if (at == p->n_guessed || v->next != p->ids[1 + at])
+        if (at == p->draft.n || v->next != p->ids[1 + at])
             return OK;
     }
 }
@@ -162,9 +152,9 @@ static void report(struct event_list *l, struct part *p, const struct run *r,
         ev->ids[n++] = v->next;
     ev->first_position = r->pos0 + 1;
     ev->n_ids = n;
-    ev->n_guessed = p->n_guessed;
+    ev->n_guessed = p->draft.n;
     ev->n_right = v->n_right;
-    ev->n_cut = p->n_cut;
+    ev->n_cut = p->draft.n_cut;
     ev->logprobs = p->logprobs;
     p->logprobs = NULL;
 }
@@ -183,8 +173,8 @@ void decode_end(struct event_list *l, struct part *p, const struct run *r, const
         return;
     }
     part_keep(p, r, 1 + v.n_right, h + (size_t)v.n_right * m->config.dim);
-    m->n_guessed += p->n_guessed;
-    m->n_guesses_cut += p->n_cut;
+    m->n_guessed += p->draft.n;
+    m->n_guesses_cut += p->draft.n_cut;
     m->n_guessed_right += v.n_right;
     q->has_next = v.reason == END_SEGMENT;
     q->next = v.next;

@@ -10,19 +10,23 @@
 static_assert(CONFIG_MAX_DRAFT_BLOCK < LOGIT_ROWS,
               "a block and its anchor are checked at once, and their logits lie side by side");
 
-/* The block [anchor, noise, noise, ...] through the draft layers; every token sees all others.
- */
-static enum err run_block(struct model *m, struct model_seq *s, uint32_t anchor,
-                          struct error *e)
+/* The blocks [anchor, noise, noise, ...] through the draft layers; every token sees all others
+ * of its block. */
+static enum err run_blocks(struct model *m, const struct draft_ask *asks, uint32_t n_asks,
+                           struct error *e)
 {
     const struct config *c = &m->config;
-    uint32_t ids[CONFIG_MAX_DRAFT_BLOCK];
-    struct run r = {
-        .kv = &s->kv, .ids = ids, .pos0 = s->kv.n_tokens, .n = c->draft_block, .block = true};
-    for (uint32_t i = 0; i < c->draft_block; i++)
-        ids[i] = i ? c->draft_noise_id : anchor;
-    memcpy(r.lo, s->kv.lo, sizeof(r.lo));
-    struct batch batch = batch_of(&r, 1);
+    uint32_t ids[DRAFT_MAX_ASKS][CONFIG_MAX_DRAFT_BLOCK];
+    struct run runs[DRAFT_MAX_ASKS];
+    for (uint32_t k = 0; k < n_asks; k++) {
+        struct kv *kv = &asks[k].s->kv;
+        runs[k] = (struct run){
+            .kv = kv, .ids = ids[k], .pos0 = kv->n_tokens, .n = c->draft_block, .block = true};
+        memcpy(runs[k].lo, kv->lo, sizeof(kv->lo));
+        for (uint32_t i = 0; i < c->draft_block; i++)
+            ids[k][i] = i ? c->draft_noise_id : asks[k].anchor;
+    }
+    struct batch batch = batch_of(runs, n_asks);
     enum err rc = forward_begin(m, &batch, e);
     if (rc)
         return rc;
@@ -32,17 +36,16 @@ static enum err run_block(struct model *m, struct model_seq *s, uint32_t anchor,
     return m->broken.code ? err_set(e, m->broken.code, "%s", m->broken.msg) : OK;
 }
 
-/* Row i's logits and confidence, given the token before it. */
-static enum err head(struct model *m, uint32_t i, uint32_t before, float *confidence,
-                     struct error *e)
+/* Logits and confidence of a collapsed row h, given the token before it. */
+static enum err head(struct model *m, const float *h, uint32_t before, float *logits,
+                     float *confidence, struct error *e)
 {
     const struct config *c = &m->config;
     const struct draft_weights *w = &m->weights.draft;
     struct work *b = m->work;
-    float *logits = b->logits + (size_t)i * c->vocab_size;
     size_t n_bytes = c->vocab_size * sizeof(*logits);
     m->k.copy_in(&m->k, b->ids, &before, sizeof(before));
-    m->k.copy(&m->k, b->draft_in, b->h + (size_t)i * c->dim, c->dim * sizeof(float));
+    m->k.copy(&m->k, b->draft_in, h, c->dim * sizeof(float));
     m->k.embed(&m->k, &(struct k_embed){.w = &w->markov_embed,
                                         .ids = b->ids,
                                         .x = b->draft_in + c->dim,
@@ -59,43 +62,82 @@ static enum err head(struct model *m, uint32_t i, uint32_t before, float *confid
     return rc;
 }
 
-enum err draft_propose(struct model *m, struct model_seq *s, uint32_t anchor,
-                       const struct sampling *how, uint32_t n, struct draft *out,
-                       struct error *e)
+/* One guess after the other, from the block's collapsed rows h and their base logits. */
+static enum err guess(struct model *m, const struct draft_ask *ask, const float *h,
+                      float *logits, struct error *e)
 {
     const struct config *c = &m->config;
-    assert(n <= c->draft_block);
-    enum err rc = run_block(m, s, anchor, e);
-    if (rc)
-        return rc;
-    struct work *b = m->work;
-    m->k.rmsnorm(&m->k, &(struct k_rmsnorm){.x = b->h,
-                                            .w = m->weights.draft.norm,
-                                            .y = b->y,
-                                            .n = n,
-                                            .d = c->dim,
-                                            .eps = c->norm_eps,
-                                            .round = m->rounding.value});
-    forward_product(m, &m->weights.head, b->y, b->d_logits, n, K_EXACT);
-    work_to_host(m, b->logits, b->d_logits, (size_t)n * c->vocab_size * sizeof(float));
-    *out = (struct draft){.n = n, .logits = b->logits};
-    double right = 1;                             /* the chance of all so far */
-    struct constrain_state calls = s->work.calls; /* the guesses have to fit the run, too */
-    for (uint32_t i = 0; i < n; i++) {
-        const float *row = b->logits + (size_t)i * c->vocab_size;
-        if ((rc = head(m, i, i ? out->ids[i - 1] : anchor, &out->confidence[i], e)))
+    struct draft *out = ask->out;
+    double right = 1; /* the chance of all so far */
+    struct constrain_state calls =
+        ask->s->work.calls; /* the guesses have to fit the run, too */
+    *out = (struct draft){.n = ask->n, .logits = logits};
+    for (uint32_t i = 0; i < ask->n; i++) {
+        float *row = logits + (size_t)i * c->vocab_size;
+        enum err rc = head(m, h + (size_t)i * c->dim, i ? out->ids[i - 1] : ask->anchor, row,
+                           &out->confidence[i], e);
+        if (rc)
             return err_wrap(e, rc, "draft %u", i);
         right *= k_sigmoid((double)out->confidence[i]);
         if (right < m->draft_confidence) {
             out->n = i;
-            out->n_cut = n - i;
+            out->n_cut = ask->n - i;
             break;
         }
-        if ((rc = sample_token(how, &calls, row, c->vocab_size, s->kv.n_tokens + 1 + i,
-                               m->sampler, &out->ids[i], e)))
+        if ((rc = sample_token(ask->how, &calls, row, c->vocab_size,
+                               ask->s->kv.n_tokens + 1 + i, m->sampler, &out->ids[i], e)))
             return err_wrap(e, rc, "draft %u", i);
-        if (how->rules)
-            constrain_feed(how->rules, &calls, out->ids[i]);
+        if (ask->how->rules)
+            constrain_feed(ask->how->rules, &calls, out->ids[i]);
     }
     return OK;
+}
+
+/* Base logits for the asks from `at` on, as many as there is room for; returns where it ends.
+ */
+static uint32_t base_logits(struct model *m, const struct draft_ask *asks, uint32_t at,
+                            uint32_t n_asks)
+{
+    const struct config *c = &m->config;
+    struct work *b = m->work;
+    uint32_t n = 0;
+    for (; at < n_asks && n + asks[at].n <= LOGIT_ROWS; n += asks[at++].n)
+        m->k.rmsnorm(&m->k,
+                     &(struct k_rmsnorm){.x = b->h + (size_t)at * c->draft_block * c->dim,
+                                         .w = m->weights.draft.norm,
+                                         .y = b->y + (size_t)n * c->dim,
+                                         .n = asks[at].n,
+                                         .d = c->dim,
+                                         .eps = c->norm_eps,
+                                         .round = m->rounding.value});
+    forward_product(m, &m->weights.head, b->y, b->d_logits, n, K_EXACT);
+    work_to_host(m, b->logits, b->d_logits, (size_t)n * c->vocab_size * sizeof(float));
+    return at;
+}
+
+enum err draft_propose_all(struct model *m, const struct draft_ask *asks, uint32_t n_asks,
+                           struct error *e)
+{
+    const struct config *c = &m->config;
+    assert(n_asks <= DRAFT_MAX_ASKS);
+    enum err rc = run_blocks(m, asks, n_asks, e);
+    for (uint32_t at = 0, end; at < n_asks && !rc; at = end) {
+        float *logits = m->work->logits;
+        end = base_logits(m, asks, at, n_asks);
+        for (uint32_t k = at; k < end && !rc; k++) {
+            assert(asks[k].n <= c->draft_block);
+            rc =
+                guess(m, &asks[k], m->work->h + (size_t)k * c->draft_block * c->dim, logits, e);
+            logits += (size_t)asks[k].n * c->vocab_size;
+        }
+    }
+    return rc;
+}
+
+enum err draft_propose(struct model *m, struct model_seq *s, uint32_t anchor,
+                       const struct sampling *how, uint32_t n, struct draft *out,
+                       struct error *e)
+{
+    const struct draft_ask ask = {.s = s, .anchor = anchor, .n = n, .how = how, .out = out};
+    return draft_propose_all(m, &ask, 1, e);
 }

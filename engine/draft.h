@@ -18,14 +18,29 @@ struct draft {
     /* Logits of being right, given that those before are: of the guesses, then of the one that
      * was too unsure. */
     float confidence[CONFIG_MAX_DRAFT_BLOCK];
-    const float *logits; /* [n][vocab], the Markov head's included; in the work buffers */
+    /* [n][vocab], the Markov head's included; in the work buffers, good where one was asked for
+     */
+    const float *logits;
 };
 
-/* Guesses n <= dspark_block_size tokens behind `anchor`, the chosen but not yet computed token
- * of position kv.n_tokens, or fewer: the guesses end where the chance that all so far are
+/* What is asked for one sequence: n <= dspark_block_size guesses behind `anchor`, its chosen
+ * but not yet computed token of position kv.n_tokens. */
+struct draft_ask {
+    struct model_seq *s;
+    uint32_t anchor, n;
+    const struct sampling *how;
+    struct draft *out;
+};
+#define DRAFT_MAX_ASKS 64
+
+/* Guesses for n_asks <= DRAFT_MAX_ASKS sequences in one pass through the draft layers. Each
+ * gets as many as it asks for, or fewer: guesses end where the chance that all so far are
  * right, which is the product of their confidences, falls below
- * engine_options.draft_confidence. Nothing of the sequence changes. ERR_FORMAT: logits that are
- * no numbers. */
+ * engine_options.draft_confidence. Nothing of a sequence changes. ERR_FORMAT: logits that are
+ * no numbers. Whose fault an error is it does not say. */
+NODISCARD enum err draft_propose_all(struct model *m, const struct draft_ask *asks,
+                                     uint32_t n_asks, struct error *e);
+/* The same for one. */
 NODISCARD enum err draft_propose(struct model *m, struct model_seq *s, uint32_t anchor,
                                  const struct sampling *how, uint32_t n, struct draft *out,
                                  struct error *e);

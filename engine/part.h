@@ -4,6 +4,7 @@
 #ifndef ENGINE_PART_H
 #define ENGINE_PART_H
 
+#include "engine/draft.h"
 #include "engine/forward.h"
 #include "engine/seq.h"
 
@@ -14,9 +15,9 @@ struct part {
 
     uint32_t history[CONFIG_MAX_NGRAM - 1]; /* chunk: ids before those that were held */
 
-    uint32_t ids[1 + CONFIG_MAX_DRAFT_BLOCK]; /* decode: the reported token, then guesses */
-    uint32_t n_guessed, n_cut;
-    struct token_logprobs *logprobs; /* decode: [n_guessed + 1], or NULL: nobody asks */
+    struct draft draft;                       /* decode: guesses behind the reported token */
+    uint32_t ids[1 + CONFIG_MAX_DRAFT_BLOCK]; /* decode: that token, then the guesses */
+    struct token_logprobs *logprobs;          /* decode: [1 + guesses], or NULL: nobody asks */
 };
 
 /* ---- events -------------------------------------------------------------------------------

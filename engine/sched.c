@@ -5,7 +5,7 @@
 #include "engine/decode.h"
 
 /* Most sequences of one pass. */
-#define MAX_PARTS 64
+#define MAX_PARTS DRAFT_MAX_ASKS
 
 /* Most tokens of a step in which somebody generates: its tokens come one a step. Those that
  * decode come first; a chunk gets the rest, but at least this part of it, so that a prompt gets
@@ -147,14 +147,14 @@ static void add_decode(struct step *st, struct model_seq *s)
 {
     struct error e = {0};
     struct part *p = &st->parts[1 + st->n_decode];
-    struct run *r = &st->runs[1 + st->n_decode];
-    bool has_run = s->work.has_next;
     *p = (struct part){.s = s};
-    enum err rc = has_run ? decode_begin(p, r, &e) : decode_first(&st->events, s, &e);
+    if (s->work.has_next) {
+        st->n_decode++;
+        return;
+    }
+    enum err rc = decode_first(&st->events, s, &e);
     if (rc)
         part_fail(&st->events, p, rc, &e);
-    else if (has_run)
-        st->n_decode++;
 }
 
 /* Every generating sequence, and the end of what was cancelled. Those that there are no events
@@ -179,6 +179,46 @@ static void add_others(struct model *m, struct step *st, const struct model_seq 
     } while (s != start);
 }
 
+/* Guesses of those that decode, in one pass through the draft layers; what fails in company is
+ * tried alone. */
+static void propose(struct model *m, struct step *st)
+{
+    struct draft_ask asks[MAX_PARTS];
+    struct part *whose[MAX_PARTS];
+    struct error e = {0};
+    uint32_t n = 0;
+    for (uint32_t i = 1; i <= st->n_decode; i++)
+        if (decode_ask(&st->parts[i], &asks[n]))
+            whose[n++] = &st->parts[i];
+    if (!n || !draft_propose_all(m, asks, n, &e))
+        return;
+    for (uint32_t i = 0; i < n; i++) {
+        enum err rc = draft_propose_all(m, &asks[i], 1, &e);
+        if (rc)
+            part_fail(&st->events, whose[i], rc, &e);
+    }
+}
+
+/* The runs of those that decode, without those that cannot. */
+static void begin_decode(struct model *m, struct step *st)
+{
+    struct error e = {0};
+    uint32_t n = st->n_decode, k = 1;
+    propose(m, st);
+    for (uint32_t i = 1; i <= n; i++) {
+        struct part *p = &st->parts[k];
+        *p = st->parts[i];
+        if (p->s->failed)
+            continue;
+        enum err rc = decode_begin(p, &st->runs[k], &e);
+        if (rc)
+            part_fail(&st->events, p, rc, &e);
+        else
+            k++;
+    }
+    st->n_decode = k - 1;
+}
+
 enum err model_step(struct engine *engine, struct engine_event *events, size_t cap,
                     size_t *n_events, struct error *e)
 {
@@ -188,6 +228,7 @@ enum err model_step(struct engine *engine, struct engine_event *events, size_t c
     if (m->seqs) {
         struct model_seq *chunk = whose_chunk(m);
         add_others(m, &st, chunk);
+        begin_decode(m, &st);
         bool has_chunk = chunk && add_chunk(&st, chunk, chunk_size(m, &st, chunk));
         serve(m, &st.events, st.parts + !has_chunk, st.runs + !has_chunk,
               st.n_decode + has_chunk);

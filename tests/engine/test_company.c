@@ -324,7 +324,9 @@ static void test_random(void **state)
  * draft layer has. The kernels' table knows nothing of who counts: one at a time. */
 static struct {
     void (*engram_gate)(struct kernels *k, const struct k_engram_gate *a);
+    void (*embed)(struct kernels *k, const struct k_embed *a);
     uint64_t n_calls, n_rows; /* n_rows: of the last one */
+    uint64_t n_embedded;      /* passes through layers, those through draft layers included */
 } pass;
 
 static void count_pass(struct kernels *k, const struct k_engram_gate *a)
@@ -334,20 +336,30 @@ static void count_pass(struct kernels *k, const struct k_engram_gate *a)
     pass.engram_gate(k, a);
 }
 
+static void count_embed(struct kernels *k, const struct k_embed *a)
+{
+    pass.n_embedded += a->copies > 1; /* 1: of the Markov head */
+    pass.embed(k, a);
+}
+
 static struct engine *open_counted(const struct engine_options *o)
 {
     struct engine *m = drive_open(MODEL, o);
     pass.engram_gate = model_of(m)->k.engram_gate;
+    pass.embed = model_of(m)->k.embed;
     model_of(m)->k.engram_gate = count_pass;
+    model_of(m)->k.embed = count_embed;
     return m;
 }
 
-/* One step, which has to be one pass. Returns its rows. */
+/* One step, which has to be one pass, and with drafts another one for all guesses. Returns the
+ * rows of the first. */
 static uint64_t one_pass(struct engine *m)
 {
-    pass.n_calls = 0;
+    pass.n_calls = pass.n_embedded = 0;
     (void)step(m, N_EVENTS);
     assert_int_equal(pass.n_calls, engine_config(m)->n_engram);
+    assert_int_equal(pass.n_embedded, model_of(m)->draft_tokens ? 2 : 1);
     return pass.n_rows;
 }
 
