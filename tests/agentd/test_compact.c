@@ -672,11 +672,14 @@ static void steered(bool killed)
            (const char *const[]){
                WRITE("2000", "a"), WRITE("2000", "b"),
                SAY("a is done, and b, and this is long enough for somebody to say something"),
-               WRITE("10", "c"), SAY("done"), NULL});
+               CALL("sleep 1; echo c >> c"), SAY("done"), NULL});
     until_item(c, seen, "note", "Write a summary");
-    json_decref(daemon_call(other, "session/steer",
+    /* On a busy machine the daemon may be dead before it is asked. */
+    bool told = client_call(other, "session/steer",
                             json_pack("{s:s, s:s, s:[{s:s, s:s}]}", "id", id, "clientMessageId",
-                                      "s", "content", "type", "text", "text", "STEERED")));
+                                      "s", "content", "type", "text", "text", "STEERED"),
+                            NULL, NULL) == OK;
+    assert_true(told || killed);
     if (killed) {
         client_free(c);
         client_free(other);
@@ -687,12 +690,13 @@ static void steered(bool killed)
     }
     check_end(&d, other, id, "end", "done");
     json_auto_t *all = events(&d, id);
-    assert_int_equal(count_items(all, "user", "STEERED"), 2); /* pending, delivered */
+    int said = count_items(all, "user", "STEERED"); /* pending, delivered */
+    assert_true(said == 2 || (!told && said == 0));
     client_free(c);
     client_free(other);
     assert_int_equal(daemon_stop(&d), 0);
     struct store *st = open_store(&d);
-    assert_int_equal(count_on_tape(st, id, "STEERED"), 1);
+    assert_int_equal(count_on_tape(st, id, "STEERED"), said / 2);
     assert_int_equal(count_on_tape(st, id, "echo x >> b"), 1);
     store_close(st);
     daemon_remove(&d);
