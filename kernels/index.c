@@ -123,7 +123,8 @@ void k_index_blocks(const struct k_index *a, size_t i, const float *score, float
     size_t visible = k_index_visible(a, i);
     size_t n = (visible + a->block_rows - 1) / a->block_rows;
     int32_t *out = a->blocks_out + i * a->n_blocks;
-    for (size_t b = 0; b < n; b++) {
+    for (size_t b = 0; b < n && n > a->n_blocks;
+         b++) { /* else all are kept whatever they score */
         size_t end = (b + 1) * a->block_rows;
         float best = -INFINITY;
         for (size_t row = b * a->block_rows; row < end && row < visible; row++)

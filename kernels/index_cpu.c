@@ -6,7 +6,6 @@
 
 #include "kernels/isa.h"
 
-#define TILE 64                 /* rows decoded together */
 #define GROUP_BYTES (64u << 20) /* scores and lists of one group of queries */
 
 struct index_job {
@@ -16,7 +15,7 @@ struct index_job {
     size_t list_max;        /* candidates of one query at most; without blocks_in n_row */
     size_t n_block;
     float *score;  /* [n_query][list_max] */
-    int32_t *list; /* [n_query][list_max] with blocks_in, else NULL */
+    int32_t *list; /* [n_query][list_max] with blocks_in, but for queries with all_rows() */
     size_t *n_list;
     uint8_t *scratch;
     size_t stride;
@@ -30,20 +29,30 @@ static bool trivial(const struct k_index *a, size_t i)
     return !a->score && !blocks && (n <= a->top_k || !a->sel);
 }
 
+/* Every visible row is a candidate: ascending blocks, and the last of them stands in its place.
+ */
+static bool all_rows(const struct k_index *a, size_t i)
+{
+    size_t n =
+        (k_index_visible(a, i) + a->block_rows - 1) / (a->block_rows ? a->block_rows : 1);
+    return !a->blocks_in || !n ||
+           (n <= a->n_blocks && a->blocks_in[i * a->n_blocks + n - 1] == (int32_t)n - 1);
+}
+
 static void list_queries(void *arg, size_t first, size_t last, uint32_t thread)
 {
     const struct index_job *job = arg;
     (void)thread;
     for (size_t q = first; q < last; q++) {
         size_t i = job->query0 + q;
-        job->n_list[q] = job->list
-                             ? k_index_candidates(job->a, i, job->list + q * job->list_max)
-                             : k_index_visible(job->a, i);
+        job->n_list[q] = all_rows(job->a, i)
+                             ? k_index_visible(job->a, i)
+                             : k_index_candidates(job->a, i, job->list + q * job->list_max);
     }
 }
 
-/* Scores of query i against m decoded rows. */
-static void score_tile(const struct index_job *job, size_t i, const void *const *key, size_t m,
+/* Scores of query i against the first m of the rows side by side. */
+static void score_tile(const struct index_job *job, size_t i, const float *columns, size_t m,
                        float *dots, float *score)
 {
     const struct k_index *a = job->a;
@@ -53,11 +62,26 @@ static void score_tile(const struct index_job *job, size_t i, const void *const 
         size_t n = a->n_head - h < isa->tile_m ? a->n_head - h : isa->tile_m;
         for (size_t j = 0; j < n; j++)
             q[j] = a->q + (i * a->n_head + h + j) * a->d;
-        for (size_t r = 0; r < m; r += K_TILE_N)
-            isa->dot_f32(q, n, key + r, m - r < K_TILE_N ? m - r : K_TILE_N, a->d,
-                         dots + h * TILE + r, TILE);
+        isa->dot_columns(q, n, columns, a->d, dots + h * K_COLUMNS, K_COLUMNS);
     }
-    isa->index_sum(dots, TILE, a->w + i * a->n_head, a->n_head, m, a->score_round, score);
+    isa->index_sum(dots, K_COLUMNS, a->w + i * a->n_head, a->n_head, m, a->score_round, score);
+}
+
+/* Puts n rows side by side: from row0 on, or those of a list. */
+static void decode_tile(const struct index_job *job, size_t row0, const int32_t *list, size_t n,
+                        float *columns)
+{
+    const struct k_index *a = job->a;
+    size_t bytes = k_row_bytes(a->format, a->d);
+    const uint8_t *row[K_COLUMNS];
+    for (size_t r = 0; r < n; r++)
+        row[r] = (const uint8_t *)a->keys + (list ? (size_t)list[r] : row0 + r) * bytes;
+    job->isa->decode_columns(a->format, row, n, a->d, columns);
+}
+
+static size_t tile_rows(size_t n, size_t row0)
+{
+    return n - row0 < K_COLUMNS ? n - row0 : K_COLUMNS;
 }
 
 /* Item: one tile of rows, for every query of the group. */
@@ -65,27 +89,24 @@ static void score_tiles(void *arg, size_t first, size_t last, uint32_t thread)
 {
     const struct index_job *job = arg;
     const struct k_index *a = job->a;
-    float *keys = (float *)(void *)(job->scratch + thread * job->stride);
-    float *dots = keys + TILE * a->d;
-    size_t bytes = k_row_bytes(a->format, a->d);
-    const void *key[TILE];
-    for (size_t r = 0; r < TILE; r++)
-        key[r] = keys + r * a->d;
+    float *columns = (float *)(void *)(job->scratch + thread * job->stride);
+    float *own = columns + K_COLUMNS * a->d, *dots = own + K_COLUMNS * a->d;
     for (size_t tile = first; tile < last; tile++) {
-        size_t row0 = tile * TILE, decoded = 0;
+        size_t row0 = tile * K_COLUMNS;
+        bool decoded = false;
         for (size_t q = 0; q < job->n_query; q++) {
             size_t i = job->query0 + q, n = job->n_list[q];
             if (row0 >= n || trivial(a, i))
                 continue;
-            size_t m = n - row0 < TILE ? n - row0 : TILE;
-            const int32_t *list = job->list ? job->list + q * job->list_max + row0 : NULL;
-            for (size_t r = list ? 0 : decoded; r < m; r++)
-                job->isa->decode(a->format,
-                                 (const uint8_t *)a->keys +
-                                     (list ? (size_t)list[r] : row0 + r) * bytes,
-                                 a->d, keys + r * a->d);
-            decoded = m > decoded ? m : decoded;
-            score_tile(job, i, key, m, dots, job->score + q * job->list_max + row0);
+            bool all = all_rows(a, i);
+            if (!all)
+                decode_tile(job, 0, job->list + q * job->list_max + row0, tile_rows(n, row0),
+                            own);
+            else if (!decoded) /* later queries see more of them */
+                decode_tile(job, row0, NULL, tile_rows(a->n_row, row0), columns);
+            decoded = decoded || all;
+            score_tile(job, i, all ? columns : own, tile_rows(n, row0), dots,
+                       job->score + q * job->list_max + row0);
         }
     }
 }
@@ -106,7 +127,7 @@ static void choose(const struct index_job *job, size_t q, uint8_t *scratch)
     if (!sel)
         return;
     uint32_t kept = k_top_k(score, n, a->top_k, sel, pool);
-    for (uint32_t j = 0; job->list && j < kept; j++)
+    for (uint32_t j = 0; !all_rows(a, i) && j < kept; j++)
         sel[j] = job->list[q * job->list_max + (size_t)sel[j]];
     for (uint32_t j = kept; j < a->top_k; j++)
         sel[j] = -1;
@@ -126,7 +147,7 @@ static void run_group(struct kernels *k, struct index_job *job)
     for (size_t q = 0; q < job->n_query; q++)
         if (!trivial(job->a, job->query0 + q) && job->n_list[q] > longest)
             longest = job->n_list[q];
-    k_run(k, score_tiles, job, (longest + TILE - 1) / TILE,
+    k_run(k, score_tiles, job, (longest + K_COLUMNS - 1) / K_COLUMNS,
           job->n_query * longest * job->a->n_head * job->a->d / 8);
     k_run(k, choose_queries, job, job->n_query, job->n_query * longest * 2);
 }
@@ -158,7 +179,7 @@ void k_index_cpu(struct kernels *k, const struct k_index *a)
         job.list_max = (size_t)a->n_blocks * a->block_rows;
     job.n_block = a->blocks_out ? (size_t)a->n_row / a->block_rows + 1 : 0;
     size_t pool = 4 * (size_t)(a->top_k > a->n_blocks ? a->top_k : a->n_blocks);
-    size_t values = (size_t)TILE * (a->d + a->n_head);
+    size_t values = (size_t)K_COLUMNS * (2 * (size_t)a->d + a->n_head);
     values = values > job.n_block + pool ? values : job.n_block + pool;
     size_t group = GROUP_BYTES / (8 * job.list_max + 1) + 1;
     group = group < a->n ? group : a->n;

@@ -12,6 +12,7 @@
 #include "kernels/host.h"
 
 #define K_TILE_N 4     /* weight rows of a tile */
+#define K_COLUMNS 64   /* index keys that are scored together */
 #define K_TILE_M_MAX 4 /* most input rows of a tile; isa->tile_m is what registers allow */
 
 /* y[i*ldy + j] = sum_k x[i][k] w[j][k] for i < m <= tile_m, j < n <= K_TILE_N. */
@@ -39,6 +40,13 @@ struct k_isa {
     float (*softmax)(float *s, size_t n, float scale, float sink);
     /* s <- e^(s - max) */
     void (*exp_minus)(float *s, size_t n, float max);
+    /* Rows of index keys (K_ROW_FP4_32 or K_ROW_F32) side by side: columns [d][K_COLUMNS], row
+     * r < n <= K_COLUMNS in column r, others anything finite. Values as decode. */
+    void (*decode_columns)(enum k_format format, const uint8_t *const *row, size_t n,
+                           uint32_t d, float *columns);
+    /* y[i*ldy + r] = sum_k q_i[k] columns[k][r], in order of k; i < m <= tile_m */
+    void (*dot_columns)(const void *const *q, size_t m, const float *columns, size_t d,
+                        float *y, size_t ldy);
     /* score[r] = sum_h max(s[h*lds + r], 0) w[h], in order of h, with k_index's roundings */
     void (*index_sum)(const float *s, size_t lds, const float *w, size_t n_head, size_t n,
                       enum k_round round, float *score);

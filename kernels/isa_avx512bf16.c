@@ -66,4 +66,4 @@ static void to_rows(const float *x, size_t n, void *y)
 }
 
 const struct k_isa k_isa_avx512bf16 =
-    ISA_TABLE("avx512bf16-dot", "cpu-avx512bf16/1", dot_bf16, dot_codes, to_rows, ROW_BYTES);
+    ISA_TABLE("avx512bf16-dot", "cpu-avx512bf16/2", dot_bf16, dot_codes, to_rows, ROW_BYTES);

@@ -162,10 +162,9 @@ INLINE vf vf_from_e4m3(const uint8_t *codes)
     return (vf)((vu)v | ((c & 0x80u) << 24));
 }
 
-/* LANES E2M1 codes from LANES/2 bytes, the even one low, as k_e2m1_to_f32. */
-INLINE vf vf_from_e2m1(const uint8_t *codes)
+/* The lower four bits of each lane, as k_e2m1_to_f32. */
+INLINE vf vf_e2m1(vu c)
 {
-    vu c = vu_load_nibbles(codes);
 #if LANES == 16
     const vf values = {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6};
     return __builtin_shuffle(values, (vi)c);
@@ -181,6 +180,12 @@ INLINE vf vf_from_e2m1(const uint8_t *codes)
 #endif
     return (vf)((vu)v | ((c & 8u) << 28));
 #endif
+}
+
+/* LANES E2M1 codes from LANES/2 bytes, the even one low. */
+INLINE vf vf_from_e2m1(const uint8_t *codes)
+{
+    return vf_e2m1(vu_load_nibbles(codes));
 }
 
 #endif

@@ -214,6 +214,89 @@ static float softmax(float *s, size_t n, float scale, float sink)
 /* ---- index --------------------------------------------------------------------------------
  */
 
+/* m rows of q against 4 LANES columns. */
+INLINE void columns_tile(const void *const *q, size_t m, const float *columns, size_t d,
+                         float *y, size_t ldy)
+{
+    vf acc[TILE_M][4] = {{{0}}};
+    for (size_t k = 0; k < d; k++) {
+        vf v[4];
+#pragma GCC unroll 4
+        for (size_t c = 0; c < 4; c++)
+            v[c] = vf_load_part(columns + k * K_COLUMNS + c * LANES, LANES);
+#pragma GCC unroll 4
+        for (size_t i = 0; i < m; i++) {
+            vf qv = vf_all(((const float *)q[i])[k]);
+#pragma GCC unroll 4
+            for (size_t c = 0; c < 4; c++)
+                acc[i][c] = vf_fma(qv, v[c], acc[i][c]);
+        }
+    }
+#pragma GCC unroll 4
+    for (size_t i = 0; i < m; i++)
+#pragma GCC unroll 4
+        for (size_t c = 0; c < 4; c++)
+            vf_store_part(y + i * ldy + c * LANES, acc[i][c], LANES);
+}
+
+static void dot_columns(const void *const *q, size_t m, const float *columns, size_t d,
+                        float *y, size_t ldy)
+{
+    for (size_t r = 0; r < K_COLUMNS; r += 4 * LANES) {
+        if (m == TILE_M)
+            columns_tile(q, TILE_M, columns + r, d, y + r, ldy);
+        for (size_t i = 0; m < TILE_M && i < m; i++)
+            columns_tile(q + i, 1, columns + r, d, y + i * ldy + r, ldy);
+    }
+}
+
+/* Eight values of LANES rows: those of the 32 bits at `at` in each. */
+INLINE void eight_columns(const uint8_t *const *row, size_t at, vf scale, float *out)
+{
+    uint32_t words[LANES];
+    vu w;
+    for (size_t r = 0; r < LANES; r++)
+        memcpy(&words[r], row[r] + at, sizeof *words);
+    memcpy(&w, words, sizeof w);
+#pragma GCC unroll 8
+    for (unsigned k = 0; k < 8; k++)
+        vf_store_part(out + k * K_COLUMNS, vf_e2m1(w >> (4 * k)) * scale, LANES);
+}
+
+INLINE void columns_e2m1(const uint8_t *const *row, uint32_t d, float *out)
+{
+    for (uint32_t g = 0; g < d / 32; g++) {
+        vf scale = {0};
+        for (size_t r = 0; r < LANES; r++)
+            scale[r] = k_e8m0_to_f32(row[r][d / 2 + g]);
+        for (uint32_t j = 0; j < 4; j++)
+            eight_columns(row, g * 16 + j * 4, scale, out + (g * 32 + j * 8) * K_COLUMNS);
+    }
+}
+
+static void decode_columns(enum k_format format, const uint8_t *const *row, size_t n,
+                           uint32_t d, float *columns)
+{
+    const uint8_t *some[LANES];
+    for (size_t r = 0; r < K_COLUMNS; r += LANES) {
+        if (r >= n) { /* nobody looks at them, but they are computed with */
+            for (uint32_t k = 0; k < d; k++)
+                vf_store_part(columns + k * K_COLUMNS + r, vf_all(0), LANES);
+            continue;
+        }
+        for (size_t i = 0; i < LANES; i++)
+            some[i] = row[r + i < n ? r + i : n - 1];
+        if (format == K_ROW_FP4_32) {
+            columns_e2m1(some, d, columns + r);
+            continue;
+        }
+        for (size_t i = 0; i < LANES; i++)
+            for (uint32_t k = 0; k < d; k++)
+                memcpy(columns + k * K_COLUMNS + r + i, some[i] + k * sizeof(float),
+                       sizeof(float));
+    }
+}
+
 static void index_sum(const float *s, size_t lds, const float *w, size_t n_head, size_t n,
                       enum k_round round, float *score)
 {
@@ -438,7 +521,8 @@ static void decode(enum k_format format, const uint8_t *row, uint32_t d, float *
         .name = isa_name, .numerics = class_name, .tile_m = TILE_M, .dot_f32 = dot_f32,        \
         .dot_f32_bf16 = dot_f32_bf16, .dot_bf16 = bf16_dot, .dot_codes = codes_dot,            \
         .weighted = weighted, .softmax = softmax, .exp_minus = exp_minus,                      \
-        .index_sum = index_sum, .swiglu = swiglu, .to_rows = rows, .row_bytes = bytes,         \
-        .round_bf16 = round_bf16, .expand = expand, .decode = decode, .rmsnorm = rmsnorm,      \
-        .collapse = collapse, .update = update, .engram_gate = engram_gate                     \
+        .decode_columns = decode_columns, .dot_columns = dot_columns, .index_sum = index_sum,  \
+        .swiglu = swiglu, .to_rows = rows, .row_bytes = bytes, .round_bf16 = round_bf16,       \
+        .expand = expand, .decode = decode, .rmsnorm = rmsnorm, .collapse = collapse,          \
+        .update = update, .engram_gate = engram_gate                                           \
     }
