@@ -239,15 +239,23 @@ INLINE void columns_tile(const void *const *q, size_t m, const float *columns, s
             vf_store_part(y + i * ldy + c * LANES, acc[i][c], LANES);
 }
 
+#define COLUMNS_TILE(M)                                                                        \
+    case M:                                                                                    \
+        columns_tile(q, (M) <= TILE_M ? (M) : TILE_M, columns + r, d, y + r, ldy);             \
+        break;
+
 static void dot_columns(const void *const *q, size_t m, const float *columns, size_t d,
                         float *y, size_t ldy)
 {
-    for (size_t r = 0; r < K_COLUMNS; r += 4 * LANES) {
-        if (m == TILE_M)
-            columns_tile(q, TILE_M, columns + r, d, y + r, ldy);
-        for (size_t i = 0; m < TILE_M && i < m; i++)
-            columns_tile(q + i, 1, columns + r, d, y + i * ldy + r, ldy);
-    }
+    for (size_t r = 0; r < K_COLUMNS; r += 4 * LANES)
+        switch (m) {
+            COLUMNS_TILE(1)
+            COLUMNS_TILE(2)
+            COLUMNS_TILE(3)
+            COLUMNS_TILE(4)
+        default:
+            break;
+        }
 }
 
 /* Eight values of LANES rows: those of the 32 bits at `at` in each. */
