@@ -207,6 +207,20 @@ enum err fs_read_file(const char *path, struct buf *out, struct error *e)
     return fs_read_fd(fd, path, out, e);
 }
 
+enum err fs_read_regular(const char *path, struct buf *out, struct error *e)
+{
+    AUTO_FD int fd =
+        FAULTY("fs.open", EIO, open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+    struct stat st;
+    if (fd < 0)
+        return err_sys(e, errno, "open %s", path);
+    if (fstat(fd, &st) < 0)
+        return err_sys(e, errno, "stat %s", path);
+    if (!S_ISREG(st.st_mode))
+        return err_set(e, ERR_FORMAT, "%s: not a regular file", path);
+    return fs_read_fd(fd, path, out, e);
+}
+
 enum err fs_write_atomic(const char *path, const void *data, size_t n, mode_t mode,
                          struct error *e)
 {

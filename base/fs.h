@@ -23,6 +23,9 @@ NODISCARD enum err fs_mkdir_p(const char *path, struct error *e);
 /* Reads a whole file into out (appended). ERR_LIMIT when that is more than out may hold. Works
  * on pipes and /proc, too. */
 NODISCARD enum err fs_read_file(const char *path, struct buf *out, struct error *e);
+/* The same, but ERR_FORMAT for what is no regular file: somebody else's folder may hold a pipe
+ * that nobody writes to, or a device, and neither may hold up who opens it. */
+NODISCARD enum err fs_read_regular(const char *path, struct buf *out, struct error *e);
 /* The same from an open descriptor, up to its end; `name` is for messages. */
 NODISCARD enum err fs_read_fd(int fd, const char *name, struct buf *out, struct error *e);
 

@@ -1,6 +1,5 @@
 #include "engine/config.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -9,6 +8,7 @@
 
 #include "base/auto.h"
 #include "base/buf.h"
+#include "base/fs.h"
 #include "base/state.h"
 
 static inline void json_fini(json_t **j)
@@ -453,21 +453,11 @@ enum err config_parse(struct config *c, const char *json, size_t n, struct error
 
 enum err config_load(struct config *c, const char *dir, struct error *e)
 {
-    AUTO(buf) struct buf path = BUF_INIT(4096);
     AUTO(buf) struct buf text = BUF_INIT(CONFIG_MAX_BYTES);
-    enum err rc = buf_printf(&path, e, "%s/config.json", dir);
-    if (rc)
+    char path[FS_PATH_BYTES];
+    enum err rc = fs_path(path, sizeof(path), e, "%s/config.json", dir);
+    if (rc || (rc = fs_read_regular(path, &text, e)))
         return rc;
-    AUTO_FILE FILE *f = fopen(buf_str(&path), "re");
-    if (!f)
-        return err_sys(e, errno, "%s", buf_str(&path));
-    char block[4096];
-    size_t got;
-    while ((got = fread(block, 1, sizeof(block), f)) > 0)
-        if ((rc = buf_add(&text, block, got, e)))
-            return err_wrap(e, rc, "%s", buf_str(&path));
-    if (ferror(f))
-        return err_sys(e, errno, "%s", buf_str(&path));
     rc = config_parse(c, buf_str(&text), text.len, e);
     return rc ? err_wrap(e, rc, "%s", dir) : OK;
 }

@@ -169,6 +169,21 @@ static enum err pack(struct loader *ld, struct k_weight *w)
     return ld->k->pack ? ld->k->pack(ld->k, w, ld->e) : OK;
 }
 
+/* Products read BF16 where it lies. The format lets that be anywhere, though its writers pad
+ * headers to eight bytes and put wide types first: what lies at an odd byte is copied. */
+static enum err to_even_place(struct loader *ld, const struct tensor *t, const void **out)
+{
+    void *p = (void *)(uintptr_t)t->data;
+    bool is_copied = ld->k->host_memory && (uintptr_t)t->data % dtype_bytes(t->dtype) != 0;
+    enum err rc = is_copied ? own(ld, t->n_bytes, &p) : OK;
+    if (rc)
+        return rc;
+    if (is_copied)
+        memcpy(p, t->data, t->n_bytes);
+    *out = p;
+    return OK;
+}
+
 static enum err find_bf16(struct loader *ld, const char *name, uint64_t n_out, uint64_t n_in,
                           struct k_weight *w)
 {
@@ -180,9 +195,8 @@ static enum err find_bf16(struct loader *ld, const char *name, uint64_t n_out, u
         ld->inventory->n_resident_bytes += t->n_bytes;
         return OK;
     }
-    *w = (struct k_weight){
-        .type = K_W_BF16, .n_out = (uint32_t)n_out, .n_in = (uint32_t)n_in, .data = t->data};
-    return OK;
+    *w = (struct k_weight){.type = K_W_BF16, .n_out = (uint32_t)n_out, .n_in = (uint32_t)n_in};
+    return to_even_place(ld, t, &w->data);
 }
 
 enum err load_bf16(struct loader *ld, const char *name, uint64_t n_out, uint64_t n_in,

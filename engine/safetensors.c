@@ -63,6 +63,31 @@ size_t dtype_bytes(enum dtype t)
     return DTYPES[t].n_bytes;
 }
 
+/* Parsed JSON of a stranger's, which cannot be made to take much more memory than its text:
+ * before anything is allocated its values are counted. `what` is for messages. */
+static enum err parse_json(const char *what, const char *text, size_t n, json_t **out,
+                           struct error *e)
+{
+    size_t n_marks = 0;
+    bool in_string = false;
+    json_error_t je;
+    for (size_t i = 0; i < n; i++) {
+        char c = text[i];
+        if (in_string && c == '\\')
+            i++;
+        else if (c == '"')
+            in_string = !in_string;
+        else if (!in_string)
+            n_marks += c == ',' || c == ':' || c == '[' || c == '{';
+    }
+    if (n_marks > SAFETENSORS_MAX_MARKS)
+        return err_set(e, ERR_LIMIT, "%s: %zu values, at most %u", what, n_marks,
+                       SAFETENSORS_MAX_MARKS);
+    if (!(*out = json_loadb(text, n, JSON_REJECT_DUPLICATES, &je)))
+        return err_set(e, ERR_FORMAT, "%s, byte %d: %.150s", what, je.position, je.text);
+    return OK;
+}
+
 /* ---- one header ---------------------------------------------------------------------------
  */
 
@@ -218,11 +243,10 @@ static enum err parse_shard(struct safetensors *s, uint32_t shard, struct error 
         return err_set(e, ERR_FORMAT, "header of %" PRIu64 " bytes in a file of %" PRIu64,
                        n_header, n);
     s->shards[shard].n_header = 8 + n_header;
-    json_error_t je;
-    AUTO_JSON json_t *header =
-        json_loadb((const char *)p + 8, (size_t)n_header, JSON_REJECT_DUPLICATES, &je);
-    if (!header)
-        return err_set(e, ERR_FORMAT, "header, byte %d: %.150s", je.position, je.text);
+    AUTO_JSON json_t *header = NULL;
+    enum err rc = parse_json("header", (const char *)p + 8, (size_t)n_header, &header, e);
+    if (rc)
+        return rc;
     if (!json_is_object(header))
         return err_set(e, ERR_FORMAT, "header is no JSON object");
     return add_tensors(s, header, shard, p + 8 + n_header, n - 8 - n_header, e);
@@ -405,12 +429,11 @@ enum err safetensors_open_dir(struct safetensors **out, const char *dir, struct 
     AUTO(buf) struct buf text = BUF_INIT(SAFETENSORS_MAX_INDEX);
     char path[FS_PATH_BYTES];
     enum err rc = fs_path(path, sizeof(path), e, "%s/" INDEX, dir);
-    if (rc || (rc = fs_read_file(path, &text, e)))
+    if (rc || (rc = fs_read_regular(path, &text, e)))
         return rc == ERR_NOTFOUND ? open_one(out, dir, "model.safetensors", e) : rc;
-    json_error_t je;
-    AUTO_JSON json_t *index = json_loadb(buf_str(&text), text.len, JSON_REJECT_DUPLICATES, &je);
-    if (!index)
-        return err_set(e, ERR_FORMAT, "%s, byte %d: %.100s", path, je.position, je.text);
+    AUTO_JSON json_t *index = NULL;
+    if ((rc = parse_json(INDEX, buf_str(&text), text.len, &index, e)))
+        return rc;
     return open_indexed(out, dir, index, e);
 }
 

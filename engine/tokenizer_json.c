@@ -313,7 +313,7 @@ enum err tokenizer_open(struct tokenizer **out, const char *dir, struct error *e
     if (rc)
         return rc;
     AUTO(buf) struct buf file = BUF_INIT(MAX_FILE_BYTES);
-    if ((rc = fs_read_file(path, &file, e)))
+    if ((rc = fs_read_regular(path, &file, e)))
         return rc;
     rc = tokenizer_parse(out, buf_str(&file), file.len, e);
     return rc ? err_wrap(e, rc, "%s", path) : OK;

@@ -159,6 +159,57 @@ static void test_fingerprint(void **state)
     assert_memory_not_equal(a, b, sizeof(a));
 }
 
+/* Copies the golden model, the header of its shard made longer by `more` spaces. */
+static void shift_data(const char *model, size_t more)
+{
+    static const char *const NAMES[] = {"config.json", "tokenizer.json",
+                                        "model.safetensors.index.json", "model.safetensors"};
+    struct error e = {0};
+    assert_ok(fs_mkdir_p(model, &e), &e);
+    for (size_t i = 0; i < sizeof(NAMES) / sizeof(*NAMES); i++) {
+        AUTO(buf) struct buf in = BUF_INIT(64 << 20), out = BUF_INIT(64 << 20);
+        char path[224];
+        snprintf(path, sizeof(path), GOLDEN "c_replay/model/%s", NAMES[i]);
+        assert_ok(fs_read_file(path, &in, &e), &e);
+        size_t head = 0; /* bytes before the data */
+        if (i == 3) {
+            uint64_t n;
+            memcpy(&n, in.data, sizeof(n));
+            head = sizeof(n) + (size_t)n;
+            n += more;
+            memcpy(in.data, &n, sizeof(n));
+        }
+        assert_ok(buf_add(&out, in.data, head, &e), &e);
+        for (size_t k = 0; head && k < more; k++)
+            assert_ok(buf_add_byte(&out, ' ', &e), &e);
+        assert_ok(buf_add(&out, in.data + head, in.len - head, &e), &e);
+        snprintf(path, sizeof(path), "%s/%s", model, NAMES[i]);
+        assert_ok(fs_write_atomic(path, out.data, out.len, 0600, &e), &e);
+    }
+}
+
+/* A header of any length is well formed, and puts the data anywhere. */
+static void test_data_anywhere(void **state)
+{
+    struct engine_options o = {.no_weight_digest = true, .digests = true, .n_threads = 1};
+    struct seq_digest at[8];
+    uint32_t ids[40];
+    (void)state;
+    drive_ids(ids, 40, 1);
+    for (size_t more = 0; more < 8; more++) {
+        char model[160];
+        snprintf(model, sizeof(model), "%s/shifted-%zu", dir, more);
+        shift_data(model, more);
+        struct engine *m = drive_open(model, &o);
+        struct seq *s = drive_seq(m);
+        drive_input(m, s, ids, 40, PREFILL_FULL);
+        at[more] = seq_digest(s);
+        assert_int_equal(at[more].n_rows, 40);
+        assert_memory_equal(at[more].d, at[0].d, sizeof(at[0].d));
+        engine_free(m);
+    }
+}
+
 static void test_full_context(void **state)
 {
     char model[160];
@@ -337,6 +388,7 @@ int main(void)
         cmocka_unit_test(test_fingerprint),       cmocka_unit_test(test_full_context),
         cmocka_unit_test(test_interrupt),         cmocka_unit_test(test_open_segment),
         cmocka_unit_test(test_no_memory_to_open), cmocka_unit_test(test_no_memory_in_a_step),
+        cmocka_unit_test(test_data_anywhere),
     };
     return !!cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,5 +1,12 @@
 /* The container of checkpoints: hostile headers, and folders whose index does not fit. */
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "base/fs.h"
+#include "engine/config.h"
 #include "engine/safetensors.h"
 #include "tests/support/tempdir.h"
 #include "tests/support/test.h"
@@ -108,6 +115,88 @@ static void test_header_length(void **state)
     assert_int_equal(safetensors_parse(&s, bytes, sizeof(bytes), &e), ERR_LIMIT);
 }
 
+/* ---- headers that want memory -------------------------------------------------------------
+ */
+
+#define MOST_KB                                                                                \
+    (600 << 10) /* of a process that opens one, the 64 MiB of the header included              \
+                 */
+
+/* Writes n repetitions, at most what fits into size bytes. #######: a number of its own, for
+ * keys that differ. Returns the length. */
+static size_t repeat(char *out, size_t size, const char *pattern, size_t n)
+{
+    size_t at = 0, len = strlen(pattern);
+    const char *number = strchr(pattern, '#');
+    for (size_t i = 0; i < n && at + len <= size; i++, at += len) {
+        memcpy(out + at, pattern, len);
+        for (size_t k = 0; number && k < 7; k++)
+            out[at + (size_t)(number - pattern) + k] = "0123456789abcdef"[i >> 4 * k & 15];
+    }
+    return at;
+}
+
+/* Opens it in a process of its own: its error, and the most memory that it had. */
+static enum err open_alone(const uint8_t *bytes, size_t n, long *max_kb)
+{
+    struct rusage r;
+    int status;
+    pid_t pid = fork();
+    if (!pid) {
+        struct safetensors *s = NULL;
+        _exit((int)safetensors_parse(&s, bytes, n, NULL));
+    }
+    assert_int_equal(wait4(pid, &status, 0, &r), pid);
+    assert_true(WIFEXITED(status));
+    *max_kb = r.ru_maxrss;
+    return (enum err)WEXITSTATUS(status);
+}
+
+static void test_small_values(void **state)
+{
+    /* Nothing after the marks is a tensor, so even what is within the limit is refused. */
+    static const struct {
+        const char *before, *pattern, *after;
+        size_t n_marks; /* of the pattern */
+    } CASES[] = {
+        {"{\"a\":[", "[],", "0]}", 2},
+        {"{\"a\":[", "{},", "0]}", 2},
+        {"{\"a\":[", "0,", "0]}", 1},
+        {"{", "\"#######\":0,", "\"a\":0}", 2},
+        {"{\"a\":[", "\"\",", "0]}", 1},
+        {"{\"a\":[", "[[[[[[]]]]]],", "0]}", 7},
+        {"{", "\"#######\":{\"a\":{}},", "\"a\":0}", 5},
+    };
+    size_t size = 8 + SAFETENSORS_MAX_HEADER;
+    uint8_t *bytes =
+        mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    (void)state;
+    assert_true(bytes != MAP_FAILED);
+    for (size_t c = 0; c < sizeof(CASES) / sizeof(*CASES); c++)
+        for (int over = 0; over < 2; over++) {
+            char *text = (char *)bytes + 8;
+            size_t n = SAFETENSORS_MAX_MARKS / CASES[c].n_marks, at;
+            long kb = 0;
+            memcpy(text, CASES[c].before, at = strlen(CASES[c].before));
+            at += repeat(text + at, SAFETENSORS_MAX_HEADER - 32, CASES[c].pattern,
+                         over ? 2 * n : n - 4);
+            memcpy(text + at, CASES[c].after, strlen(CASES[c].after));
+            at += strlen(CASES[c].after);
+            for (size_t i = 0; i < 8; i++)
+                bytes[i] = (uint8_t)(at >> 8 * i);
+            enum err rc = open_alone(bytes, 8 + at, &kb);
+            assert_true(over ? rc == ERR_LIMIT : rc != OK);
+            if (kb > MOST_KB)
+                fail_msg("%zu bytes of %s: %ld KB", at, CASES[c].pattern, kb);
+            if (getenv("AGENTD_VERBOSE"))
+                print_message("%9zu bytes of %-22s %6ld KB\n", at, CASES[c].pattern, kb);
+        }
+    munmap(bytes, size);
+}
+
+/* ---- folders ------------------------------------------------------------------------------
+ */
+
 static void write_file(const char *dir, const char *name, const void *data, size_t n)
 {
     char path[512];
@@ -166,13 +255,36 @@ static void test_index(void **state)
     tempdir_remove(dir);
 }
 
+/* What is no file waits for nobody. */
+static void test_no_files(void **state)
+{
+    static const char *const NAMES[] = {"config.json", "model.safetensors.index.json",
+                                        "model.safetensors"};
+    char dir[TEMPDIR_BYTES], path[192];
+    (void)state;
+    alarm(20); /* a hang ends the test */
+    for (size_t i = 0; i < sizeof(NAMES) / sizeof(*NAMES); i++)
+        for (int is_folder = 0; is_folder < 2; is_folder++) {
+            struct safetensors *s = NULL;
+            struct config c;
+            struct error e = {0};
+            tempdir_make(dir);
+            snprintf(path, sizeof(path), "%s/%s", dir, NAMES[i]);
+            assert_int_equal(is_folder ? mkdir(path, 0700) : mkfifo(path, 0600), 0);
+            assert_int_equal(i ? safetensors_open_dir(&s, dir, &e) : config_load(&c, dir, &e),
+                             ERR_FORMAT);
+            assert_non_null(strstr(e.msg, NAMES[i]));
+            tempdir_remove(dir);
+        }
+    alarm(0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),
-        cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_header_length),
-        cmocka_unit_test(test_index),
+        cmocka_unit_test(test_good),          cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_header_length), cmocka_unit_test(test_small_values),
+        cmocka_unit_test(test_no_files),      cmocka_unit_test(test_index),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
