@@ -1,5 +1,5 @@
-/* InfiniteBench's scorers of single answers (src/compute_scores.py), but for the sum of ROUGE.
- * Where the original raises an exception the answer is worth 0. */
+/* InfiniteBench's scorers of single answers (src/compute_scores.py), but for ROUGE
+ * (metric_rouge.c). Where the original raises an exception the answer is worth 0. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -165,6 +165,12 @@ static enum err last_int(const char *text, size_t n, const struct wordlist *answ
     return rc;
 }
 
+static enum err add_point(struct buf *out, bool *is_float, struct error *e)
+{
+    *is_float = true;
+    return buf_add_byte(out, '.', e);
+}
+
 /* First match of \d+\.\d+ or \d+, its digits as ASCII. */
 static enum err find_number(const struct pytext *t, struct buf *out, bool *is_float,
                             struct error *e)
@@ -179,7 +185,7 @@ static enum err find_number(const struct pytext *t, struct buf *out, bool *is_fl
         if (d >= 0)
             rc = buf_add_byte(out, (uint8_t)('0' + d), e);
         else if (t->v[i] == '.' && !*is_float && i + 1 < t->n && digit_value(t->v[i + 1]) >= 0)
-            rc = buf_add_byte(out, '.', e), *is_float = true;
+            rc = add_point(out, is_float, e);
         else
             break;
     }
