@@ -1,5 +1,6 @@
 #!/bin/sh
-# What agentd is for, end to end, on a random checkpoint and the CPU: a real agent session over real
+# What agentd is for, end to end, on the CPU. First a small model that decides by itself
+# (scripts/demo/live.sh). Then the main job, on a random checkpoint: a real agent session over real
 # tool output, killed with SIGKILL in the middle of a tool call, resumed from disk without prefill,
 # and proof that all that follows is bit-equal to a session that never stopped.
 #
@@ -76,10 +77,14 @@ sh scripts/demo/trajectory.sh "$log" > "$work/forced.json"
 recorded=$(grep -c '"text"' "$work/forced.json")
 echo "   checkpoint of $(du -sh "$work/model" | cut -f1), a log of $(wc -l < "$log") lines, a trajectory of $recorded runs"
 
-say "a session begins: its tools read this repository and the log"
 # Outside of the workspace: where no mount can cover them, tools refuse a workspace that holds the
 # daemon's own files. Not in /tmp, which may be memory.
 runtime=$(mktemp -d "${TMPDIR:-/var/tmp}/agentd-demo.XXXXXX")
+mkdir -m 700 "$runtime/live"
+say "live: a small model decides what to call; nothing is forced"
+sh scripts/demo/live.sh "$runtime/live" || fail "the live part"
+
+say "a session begins: its tools read this repository and the log"
 export AGENTD_SOCKET="$runtime/agentd.sock"
 start_daemon
 build/agentctl run -n $session -C . --approve auto --thinking thinking --max-steps 64 \
@@ -182,6 +187,7 @@ awk -v restored="$restored" -v recomputed="$recomputed" -v replayed="$replayed" 
     printf "   a token: %.4f ms resumed, %.4f ms cold\n", ms / tape, cold / tokens }'
 
 say "proved"
+echo "  0. A live model chose its calls and found what the files say; killed and resumed, it still knew the first."
 echo "  1. $(thousands "$tokens") tokens of a real tool loop, $results tool calls; agentd killed with SIGKILL inside call $(
     grep '"kind":"tool_result"' "$work/events.jsonl" | grep -n '"status":"interrupted"' | cut -d: -f1)."
 echo "  2. Nothing that was acknowledged is lost: the session went on by itself to its end."

@@ -29,7 +29,7 @@ call() {
     printf ',\n'
 }
 
-slow="echo begin >> $log.tries; sleep 5; awk '\$2 == \"ERROR\" { n[\$3]++ } END { for (w in n) print n[w], w }' $log; echo end >> $log.tries"
+slow="echo begin >> $log.tries; sleep 3; awk '\$2 == \"ERROR\" { n[\$3]++ } END { for (w in n) print n[w], w }' $log; echo end >> $log.tries"
 
 printf '['
 call 'First an overview of what lies here.' list_dir
@@ -51,7 +51,6 @@ call 'Who waits on what in this tree? The engine is one owner of resources.' \
     read_file path true engine/engine.h
 call 'The tools are the other.' read_file path true tools/tools.h
 call 'State goes to disk here:' read_file path true sessions/head.h
-call 'The tape decides what survives.' read_file path true sessions/tape.h
 call 'And what is a session?' read_file path true sessions/session.h
 call 'Where is it all opened?' read_file path true sessions/store.h
 call 'How is a client told that all is busy?' grep pattern true 'ERR_BUSY' include true '*.h'

@@ -1,5 +1,6 @@
 /* The demo model as a reader of this repository meets it: the tools it was trained with are the
- * daemon's, and its page names the checkpoint that lies here. */
+ * daemon's, its page names the checkpoint that lies here, and what the demo and the first
+ * session show is what it says. */
 #include "tests/support/test.h"
 
 #include <jansson.h>
@@ -7,6 +8,7 @@
 #include <string.h>
 
 #include "tests/support/agentctl.h"
+#include "tests/support/tempdir.h"
 #include "tools/tools.h"
 
 #define FOLDER "examples/demo-model/"
@@ -47,11 +49,29 @@ static void test_digest(void **state)
                           NULL});
 }
 
+static void test_live(void **state)
+{
+    (void)state;
+    char dir[TEMPDIR_BYTES];
+    tempdir_make(dir);
+    run_ok("/bin/sh", (const char *const[]){"scripts/demo/live.sh", dir, NULL});
+    tempdir_remove(dir);
+}
+
+static void test_quickstart(void **state)
+{
+    (void)state;
+    run_ok("/bin/sh",
+           (const char *const[]){"tests/agentd/quickstart.sh", "examples/quickstart.md", NULL});
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tools),
         cmocka_unit_test(test_digest),
+        cmocka_unit_test(test_live),
+        cmocka_unit_test(test_quickstart),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
