@@ -124,7 +124,7 @@ static void test_full_size(void **state)
     assert_int_equal(load(model, NULL, &out), EXIT_LIMIT);
     assert_non_null(strstr(buf_str(&out),
                            "backbone  551.88B parameters, active 16.13B in decode, "
-                           "7.90B in prefill\nengram    196.61B"));
+                           "8.28B in prefill\nengram    196.61B"));
     assert_non_null(strstr(buf_str(&out), "draft     14.23B"));
     assert_non_null(strstr(buf_str(&out), "vision    0.49B parameters, skipped"));
     buf_clear(&out);
