@@ -47,9 +47,7 @@ INLINE void tile_bf16(const void *const *x, size_t m, const void *const *w, size
     if (k < len)
         step_bf16(acc, x, m, w, n, k, len - k);
     leave(acc, m, n, mode);
-#pragma GCC unroll 4
-    for (size_t i = 0; i < m; i++)
-        put_sums(acc[i], n, y + i * ldy);
+    put_tile(acc, m, n, y, ldy);
 }
 
 #define TILE_BF16(M, N) tile_bf16(x, M, w, N, len, y, ldy)
@@ -116,9 +114,7 @@ INLINE bool tile_e2m1(const void *const *x, size_t m, const struct k_weight *w, 
                     weights_e2m1(codes + j * row + g * GROUP / 2, scale[j * groups + g]));
     }
     leave(acc, m, n, mode);
-#pragma GCC unroll 4
-    for (size_t i = 0; i < m; i++)
-        put_sums(acc[i], n, y + i * ldy);
+    put_tile(acc, m, n, y, ldy);
     return true;
 }
 
@@ -166,9 +162,7 @@ INLINE bool tile_e4m3(const void *const *x, size_t m, const struct k_weight *w, 
     leave(acc, m, n, mode);
     if (_mm512_cmpeq_epi16_mask(most, _mm512_set1_epi16(0x7f0)))
         return false;
-#pragma GCC unroll 4
-    for (size_t i = 0; i < m; i++)
-        put_sums(acc[i], n, y + i * ldy);
+    put_tile(acc, m, n, y, ldy);
     return true;
 }
 

@@ -5,7 +5,8 @@
  *     vf_fold(v)        the sum of the vector's halves or quarters, as a v4
  *     vu_widen8(b)      the first LANES bytes as u32; vu_widen16, vu_narrow16: u16 and back
  * Everything else uses the compiler's vector extension, so one text serves every instruction
- * set. OWN_GROUPS is defined where the file has its own group_e4m3 and group_e2m1. */
+ * set. OWN_GROUPS is defined where the file has its own group_e4m3 and group_e2m1, OWN_TILE
+ * where it has its own put_full_tile. */
 #ifndef LANES
 #error "define LANES, TILE_M and the primitives first"
 #endif
@@ -80,6 +81,19 @@ INLINE void put_sums(const vf *acc, size_t n, float *y)
         y[j] = s[j];
 }
 
+INLINE void put_tile(vf acc[][K_TILE_N], size_t m, size_t n, float *y, size_t ldy)
+{
+#ifdef OWN_TILE
+    if (m == TILE_M && n == K_TILE_N) {
+        put_full_tile(acc, y, ldy);
+        return;
+    }
+#endif
+#pragma GCC unroll 4
+    for (size_t i = 0; i < m; i++)
+        put_sums(acc[i], n, y + i * ldy);
+}
+
 /* One step of a tile: LANES inputs from k on, or the `part` that is left. */
 INLINE void step_f32(vf acc[][K_TILE_N], const void *const *x, size_t m, const void *const *w,
                      size_t n, size_t k, size_t part, bool w_is_bf16)
@@ -107,9 +121,7 @@ INLINE void tile_f32(const void *const *x, size_t m, const void *const *w, size_
         step_f32(acc, x, m, w, n, k, LANES, w_is_bf16);
     if (k < len)
         step_f32(acc, x, m, w, n, k, len - k, w_is_bf16);
-#pragma GCC unroll 4
-    for (size_t i = 0; i < m; i++)
-        put_sums(acc[i], n, y + i * ldy);
+    put_tile(acc, m, n, y, ldy);
 }
 
 #define TILE_F32(M, N) tile_f32(x, M <= TILE_M ? M : TILE_M, w, N, len, y, ldy, false)

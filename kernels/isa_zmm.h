@@ -4,6 +4,7 @@
 
 #define LANES 16
 #define TILE_M 4
+#include "kernels/isa.h"
 #include "kernels/isa_types.h"
 
 INLINE vf vf_fma(vf a, vf b, vf c)
@@ -16,6 +17,39 @@ INLINE v4 vf_fold(vf v)
     __m256 half =
         _mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1));
     return (v4)_mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+}
+
+INLINE __m512 halves(__m512 a, __m512 b) /* of a, of b: lower plus upper half */
+{
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+}
+
+INLINE __m512 quarters(__m512 a, __m512 b) /* the same inside the halves of each */
+{
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+
+INLINE __m512 pairs(__m512 a, __m512 b) /* in each quarter 0+1, 2+3 of a, then of b */
+{
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+}
+
+/* Sixteen sums at once, each in the order of vf_fold and v4_sums. */
+#define OWN_TILE
+INLINE void put_full_tile(vf acc[][K_TILE_N], float *y, size_t ldy)
+{
+    __m512 row[TILE_M];
+#pragma GCC unroll 4
+    for (size_t i = 0; i < TILE_M; i++)
+        row[i] = quarters(halves((__m512)acc[i][0], (__m512)acc[i][1]),
+                          halves((__m512)acc[i][2], (__m512)acc[i][3]));
+    __m512 sums = pairs(pairs(row[0], row[1]), pairs(row[2], row[3])); /* by column */
+    sums = _mm512_permutexvar_ps(
+        _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), sums);
+    _mm_storeu_ps(y, _mm512_castps512_ps128(sums));
+    _mm_storeu_ps(y + ldy, _mm512_extractf32x4_ps(sums, 1));
+    _mm_storeu_ps(y + 2 * ldy, _mm512_extractf32x4_ps(sums, 2));
+    _mm_storeu_ps(y + 3 * ldy, _mm512_extractf32x4_ps(sums, 3));
 }
 
 INLINE vu vu_widen8(v16b b)
