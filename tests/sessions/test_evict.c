@@ -541,10 +541,12 @@ int main(void)
                                         state_world_setup, state_world_teardown),
         cmocka_unit_test_setup_teardown(every_failure, state_world_setup, state_world_teardown),
     };
-    /* These are about rows. */
+    /* These are about rows. The first counts to the byte: a disk counts the file system's own
+     * tables of a pack with many holes as part of the pack, and no model knows how large they
+     * are. */
     const struct CMUnitTest with_planes[] = {
         cmocka_unit_test_setup_teardown(ds4_174_ten_sessions_in_room_for_three,
-                                        state_world_setup, state_world_teardown),
+                                        state_world_setup_in_memory, state_world_teardown),
         cmocka_unit_test_setup_teardown(ds4_157_a_quota_smaller_than_one_object,
                                         state_world_setup, state_world_teardown),
         cmocka_unit_test_setup_teardown(a_shared_prefix_is_worth_all_its_uses,

@@ -182,16 +182,31 @@ enum err state_restore(struct store *st, const char *session, const struct state
     return rc;
 }
 
-int state_world_setup(void **state)
+static int set_up(void **state, void (*init)(struct store_fixture *f))
 {
     struct error e;
     struct state_world *w = calloc(1, sizeof *w);
     assert_non_null(w);
-    store_fixture_init(&w->f, false);
+    init(&w->f);
     assert_ok(store_fixture_open(&w->f, &e), &e);
     state_layout_make(&w->l, LAYOUT_ODD);
     *state = w;
     return 0;
+}
+
+static void init_anywhere(struct store_fixture *f)
+{
+    store_fixture_init(f, false);
+}
+
+int state_world_setup(void **state)
+{
+    return set_up(state, init_anywhere);
+}
+
+int state_world_setup_in_memory(void **state)
+{
+    return set_up(state, store_fixture_init_in_memory);
 }
 
 int state_world_teardown(void **state)

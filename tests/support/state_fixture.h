@@ -61,6 +61,8 @@ struct state_world {
     struct state_layout l;
 };
 int state_world_setup(void **state);
+/* In memory also when slow. */
+int state_world_setup_in_memory(void **state);
 int state_world_teardown(void **state);
 
 #endif
