@@ -91,7 +91,7 @@ extern const char *const model_backends[], *const model_precisions[];
          0,                                                                                    \
          1 << 20,                                                                              \
          NULL,                                                                                 \
-         "most input tokens of one step (default: 2048)",                                      \
+         "most tokens of one step (default: 2048); 256 while a sequence generates",            \
          false},                                                                               \
         {"digest-cache",                                                                       \
          0,                                                                                    \
