@@ -1,7 +1,7 @@
 /* The engine on memory that the host may not touch (tests/support/fenced.h): that the fence is
  * one, that budgets and refusals count the backend's memory, and whole test programs behind it.
- * With AGENTD_SLOW all that run a checkpoint, but for golden_fast and golden_official, which look
- * into work buffers themselves. */
+ * With AGENTD_SLOW all that run a checkpoint, but for golden_fast and golden_official, which
+ * look into work buffers themselves. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
