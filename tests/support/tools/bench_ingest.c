@@ -142,14 +142,16 @@ static int compare(const char *model)
     bench_stop(&d);
 
     double ratio = during.ms / after.ms;
-    /* A chunk or two fit in between the output's arrival and the tool's end. */
-    bool ok = after.ahead < N_TOKENS / 10 && ratio <= MOST_OF_AFTER;
-    printf(
-        "{\"bench\": \"ingest\", \"output_tokens\": %d, \"output_bytes\": %zu, "
-        "\"prefilled\": %lld, \"ahead\": %lld, \"after_ms\": %.1f, \"while_running_ms\": %.1f, "
-        "\"ratio\": %.4f, \"limit\": %.2f, \"ok\": %s}\n",
-        N_TOKENS, n, (long long)during.prefilled, (long long)during.ahead, after.ms, during.ms,
-        ratio, MOST_OF_AFTER, ok ? "true" : "false");
+    /* A chunk fits in between the output's arrival and the tool's end; it makes the time to
+     * beat shorter. */
+    bool ok = after.ahead < N_TOKENS / 2 && ratio <= MOST_OF_AFTER;
+    printf("{\"bench\": \"ingest\", \"output_tokens\": %d, \"output_bytes\": %zu, "
+           "\"prefilled\": %lld, \"ahead\": %lld, \"after_ahead\": %lld, \"after_ms\": %.1f, "
+           "\"while_running_ms\": %.1f, "
+           "\"ratio\": %.4f, \"limit\": %.2f, \"ok\": %s}\n",
+           N_TOKENS, n, (long long)during.prefilled, (long long)during.ahead,
+           (long long)after.ahead, after.ms, during.ms, ratio, MOST_OF_AFTER,
+           ok ? "true" : "false");
     return ok ? 0 : 1;
 }
 
