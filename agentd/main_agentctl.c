@@ -34,6 +34,7 @@ static void usage(FILE *f)
     fprintf(f, "usage: agentctl VERB [OPTIONS]    (agentctl VERB --help says more)\n\n");
     for (size_t i = 0; i < N_VERBS; i++)
         fprintf(f, "  %-10s %s\n", verbs[i].command->name, verbs[i].command->summary);
+    fprintf(f, "  %-10s %s\n", "completion", "bash, zsh or fish: completion for that shell");
     fprintf(f,
             "\nA session is named by its name, its id, a unique prefix of either, or @- (the "
             "last one\nof this folder). Exit codes: 0 done, 1 failed, 2 usage, 3 no daemon, 4 "

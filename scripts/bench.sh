@@ -5,6 +5,7 @@
 #
 # Groups, in this order when none is named:
 #   ceilings  kernels  parts  real-1  real-2  v4mini  mini-40  company  growth  ced  store  ingest  daemon
+# Only when named: million, a million tokens through mini-40 (up to an hour).
 #
 # Each figure that has a ceiling is measured in turns with it; what is reported is the median of at
 # least five. A limit is that of docs/performance.md, printed with "ok" or "below".
@@ -13,6 +14,8 @@
 #   REPS=N            default 5
 #   BENCH_MODELS=DIR  where checkpoints of tests/configs are made once and kept (build/bench);
 #                     real-1 takes 7.7 GB, real-2 15 GB
+#   LONGEST=N         tokens that growth goes to (65536)
+#   TOKENS=N  KV_RESIDENT=BYTES         of million (1048576, 16M)
 #   LLAMA_BENCH=PATH LLAMA_MODEL=GGUF   llama.cpp's bench and a model of v4mini's shape: measured in
 #                     turns with v4mini
 set -eu
