@@ -159,6 +159,7 @@ static void done(struct job *j)
                                 "kept", kept_json(&c->kept)));
     wait_wake(s);
     turn_queue_next(s);
+    turns_on_memory(s->daemon); /* what is cut has left it */
     cut_free(c);
 }
 

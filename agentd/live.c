@@ -8,6 +8,7 @@
 #include "agentd/daemon.h"
 #include "agentd/events.h"
 #include "agentd/peer.h"
+#include "agentd/saver.h"
 #include "agentd/seq_job.h"
 #include "agentd/session_jobs.h"
 #include "agentd/store_thread.h"
@@ -207,6 +208,7 @@ void live_drop_seq(struct live *s)
     if (!s->model.seq)
         return;
     seq_job_free(s, s->model.seq);
+    saver_forget_seq(s);
     late_unref(s->model.late);
     s->model = (struct residency){0};
 }

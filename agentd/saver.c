@@ -20,7 +20,7 @@ struct state_saver {
     struct export_job export;
     struct job write;
     struct live *session;
-    struct seq *seq;     /* whose state this is: the session may have dropped it since */
+    struct seq *seq;     /* whose state this is; NULL: the session has dropped it since */
     uint32_t lineage;    /* of its rows */
     bool wants_again;    /* asked while this one was under way */
     bool space_is_short; /* after the commit */
@@ -108,7 +108,7 @@ static void write_done(struct job *job)
 {
     struct state_saver *v = of_write(job);
     struct live *s = v->session;
-    bool same = s->model.seq == v->seq;
+    bool same = v->seq != NULL;
     uint64_t to = v->export.copy.to;
 
     free(v->export.copy.memory);
@@ -154,6 +154,12 @@ static void take_copy(struct state_saver *v, uint64_t from, uint64_t segment_end
     v->export.from = from;
     v->export.segment_end = segment_end;
     seq_job_export(v->session, &v->export, copy_done);
+}
+
+void saver_forget_seq(struct live *s)
+{
+    if (s->saver)
+        s->saver->seq = NULL; /* not its address: the next sequence may have the same */
 }
 
 void saver_start(struct live *s, uint64_t segment_end)

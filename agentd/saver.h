@@ -20,6 +20,8 @@ struct live;
 /* Begins a state commit if there is anything new. segment_end: end of the input segment in
  * work, 0 for none. */
 void saver_start(struct live *s, uint64_t segment_end);
+/* The session drops its sequence: what is under way is of that one, not of the next. */
+void saver_forget_seq(struct live *s);
 bool saver_holds_input(const struct live *s);
 /* State commits under way, of all sessions. */
 uint32_t saver_count(const struct daemon *d);

@@ -291,6 +291,7 @@ bool turn_stops(struct turn *t)
         return true;
     if (t->run && t->run->flushing)
         return true; /* asked again when that commit is back */
+    t->starved = false;
     turn_move(t, TURN_END);
     struct commit *c = commit_new(t->session);
     if (!c) {
@@ -405,6 +406,7 @@ void turn_on_engine(const struct engine_note *n, void *arg)
         (void)turn_stops(s->turn);
         return;
     }
+    s->turn->was_alone &= s->turn->phase == TURN_RESTORE;
     s->model.position = ev->position;
     if (s->reached < ev->position)
         s->reached = ev->position;

@@ -177,6 +177,7 @@ struct turn {
     bool ending;                   /* the commit that ends it is under way */
     bool recovered; /* it began in a process that is gone, or left memory since */
     bool starved;   /* in RESTORE, until there is memory: turn_memory.c */
+    bool was_alone; /* in memory, and got none: nothing more is to be had */
     bool cancelled; /* asked to stop */
     bool failed;    /* has to stop, see error */
     struct error error;

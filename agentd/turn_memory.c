@@ -5,8 +5,8 @@
  * that wait for somebody. Their state is saved, so it costs them a restore. If there is none, a
  * turn gives up what it has itself, for two that hold what the other needs would wait for ever,
  * and begins again with a restore when somebody has ended or was saved: the one that waits
- * longest first. With nobody else in memory there is nothing to wait for, and the turn fails.
- */
+ * longest first. With nobody else in memory there is nothing to wait for: the turn tries once
+ * more, for the others may have left while its answer was on the way, and then fails. */
 #include <string.h>
 
 #include "agentd/turn_internal.h"
@@ -19,20 +19,22 @@ static bool is_idle(const struct live *s)
     return s->model.seq && !s->turn && !s->saver && !s->cut;
 }
 
-/* In its tools, saved, and nothing computed ahead. */
+/* In its tools, and saved. */
 static bool can_pause(const struct live *s)
 {
     const struct turn *t = s->turn;
 
-    return s->model.seq && t && t->phase == TURN_TOOLS && !s->saver && !t->is_ahead &&
-           !t->engine_busy && s->model.saved == s->model.position;
+    return s->model.seq && t && t->phase == TURN_TOOLS && !s->saver && !t->engine_busy &&
+           s->model.saved == s->model.position;
 }
 
-/* Its sequence goes; what was computed counts for the ledger, and as history. */
+/* Its sequence goes, with what is ahead of it; what was computed counts for the ledger, and as
+ * history. */
 static void leave_memory(struct turn *t)
 {
     struct live *s = t->session;
 
+    turn_ahead_end(t);
     t->left_behind += s->model.position;
     t->recovered = true;
     live_drop_seq(s);
@@ -110,17 +112,22 @@ static void starve(struct turn *t)
 
 bool turn_gets_memory(struct turn *t)
 {
+    const struct live *s = t->session;
+    /* Out of a step (a device that has less than it promised) nothing is left to go on from. */
     bool needs = t->failed && t->error.code == ERR_LIMIT && !t->cancelled && !t->is_full &&
-                 (t->phase == TURN_RESTORE || t->phase == TURN_FEED || t->phase == TURN_RUN);
+                 s->length < s->daemon->context && /* else that is the limit */
+                 (t->phase == TURN_RESTORE ||
+                  (s->model.seq && (t->phase == TURN_FEED || t->phase == TURN_RUN)));
 
     if (!needs || t->engine_busy ||
         (t->run && (t->run->flushing || t->run->n_known != t->run->n_flushed)))
         return false;
-    bool has_room = make_room(t->session);
-    if (!has_room && !has_company(t->session))
+    bool has_room = make_room(s), is_alone = !has_room && !has_company(s);
+    if (is_alone && t->was_alone)
         return false;
+    t->was_alone = is_alone;
     t->failed = false;
-    if (has_room)
+    if (has_room || is_alone)
         again(t);
     else
         starve(t);

@@ -135,7 +135,6 @@ static void then(struct live *s, const struct commit *c)
         turn_over(t, reason);
         return;
     }
-    saver_start(s, 0); /* while the tools run */
     if (!turn_stops(t))
         turn_tools(t);
 }

@@ -477,9 +477,13 @@ static void settle(struct turn *t)
 void turn_tools(struct turn *t)
 {
     struct tool_step *ts = t->tools;
+    struct live *s = t->session;
 
     turn_move(t, TURN_TOOLS);
-    ts->t0_ns = daemon_now_ns(t->session->daemon);
+    saver_start(s, 0); /* while they run */
+    if (!s->saver)
+        turns_on_memory(s->daemon); /* it can do without: else its end says so */
+    ts->t0_ns = daemon_now_ns(s->daemon);
     ts->opening = true; /* no call's end may look at the others before all have begun */
     for (size_t i = 0; i < ts->n_calls; i++) {
         struct step_call *c = &ts->calls[i];

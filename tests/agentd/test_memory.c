@@ -4,11 +4,12 @@
 #include "tests/support/test.h"
 
 #include <stdbool.h>
+#include <time.h>
 
 #include "tests/support/daemon.h"
 
 #define MODEL "tests/golden/a_tiny/model"
-#define N_SESSIONS 4
+#define N_SESSIONS 6
 
 #define CALL(command)                                                                            \
     "ok</think>\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"run\">\n<｜DSML｜ parameter " \
@@ -160,11 +161,145 @@ static void test_cancelled_and_killed_while_it_waits(void **state)
     daemon_remove(&d);
 }
 
+/* Many that wait are stopped at once: the end of one wakes no other that is at its end, too. */
+static void test_all_that_wait_are_cancelled(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char budget[32] = "", ids[8][27];
+    const int n = sizeof ids / sizeof ids[0];
+    static const char *const runs[] = {CALL("sleep 0.1; seq 1 40"), "ok</think>done", NULL};
+    start(&d, budget, sizeof budget);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    for (int i = 0; i < n; i++)
+        daemon_session(&d, c, "{\"approve\":\"auto\",\"tools\":[\"run\"]}", ids[i]);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < n; i++)
+            prompt(c, ids[i], runs);
+        for (int i = n - 1; i > 0; i--)
+            json_decref(daemon_call(c, "session/cancel", json_pack("{s:s}", "id", ids[i])));
+        for (int i = 0; i < n; i++) {
+            json_auto_t *answer = daemon_wait(c, ids[i]);
+            assert_string_equal(text_of(answer, "state"), "idle");
+            check_balanced(answer);
+        }
+    }
+    assert_true(count_log(&d, "waits for memory") > 0);
+    client_free(c);
+    assert_int_equal(daemon_stop(&d), 0);
+    daemon_remove(&d);
+}
+
+/* A session whose tape begins anew holds its memory until that is done: who waits hears of it.
+ */
+static void test_a_cut_gives_memory_back(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char budget[32] = "", ids[2][27];
+    static const char *const runs[] = {"ok</think>a, b, c, d, e, f, g, h and so on", NULL};
+    start(&d, budget, sizeof budget);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    for (int i = 0; i < 2; i++)
+        daemon_session(&d, c, "{\"tools\":[]}", ids[i]);
+    for (int round = 0; round < 4; round++) {
+        prompt(c, ids[0], runs);
+        json_decref(daemon_wait(c, ids[0]));
+        json_decref(daemon_call(
+            c, "session/compact",
+            json_pack("{s:s, s:[{s:s}]}", "id", ids[0], "forced", "text", "ok</think>sum")));
+        prompt(c, ids[1], runs);
+        json_auto_t *answer = daemon_wait(c, ids[1]);
+        assert_string_equal(text_of(answer, "reason"), "end");
+        json_auto_t *other = daemon_wait(c, ids[0]);
+        assert_string_equal(text_of(other, "reason"), "end");
+    }
+    client_free(c);
+    assert_int_equal(daemon_stop(&d), 0);
+    daemon_remove(&d);
+}
+
+static void wait_state(struct client *c, const char *id, const char *state)
+{
+    for (int i = 0; i < 2000; i++) {
+        json_auto_t *s = daemon_call(c, "session/get", json_pack("{s:s}", "id", id));
+        if (!strcmp(text_of(s, "state"), state))
+            return;
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
+    fail_msg("never in state %s", state);
+}
+
+/* Nor does a tool that has written much and runs on hold the memory of its session. */
+static void test_a_running_tool_holds_no_memory(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char budget[32] = "", ids[2][27];
+    start(&d, budget, sizeof budget);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    for (int i = 0; i < 2; i++)
+        daemon_session(&d, c, "{\"approve\":\"auto\",\"tools\":[\"run\"]}", ids[i]);
+    prompt(c, ids[0],
+           (const char *const[]){CALL("seq 1 150; sleep 5"), "ok</think>done", NULL});
+    wait_state(c, ids[0], "tool");
+    nanosleep(&(struct timespec){.tv_sec = 1}, NULL); /* what it wrote is computed ahead */
+    prompt(c, ids[1], (const char *const[]){"ok</think>done", NULL});
+    json_auto_t *answer = daemon_wait(c, ids[1]);
+    assert_string_equal(text_of(answer, "reason"), "end");
+    wait_state(c, ids[0], "tool");
+    json_auto_t *other = daemon_wait(c, ids[0]);
+    assert_string_equal(text_of(other, "reason"), "end");
+    check_balanced(other);
+    for (int i = 0; i < 2; i++)
+        check_verified(c, ids[i]);
+    client_free(c);
+    assert_int_equal(daemon_stop(&d), 0);
+    daemon_remove(&d);
+}
+
+/* After a kill all come back at once, one of them to a call that waits for an approval: what it
+ * brought into memory is not kept from the others for as long. */
+static void test_who_waits_for_an_approval_can_do_without(void **state)
+{
+    (void)state;
+    struct daemon_fixture d;
+    char budget[32] = "", ids[3][27];
+    static const char *const runs[] = {CALL("sleep 20"), "ok</think>done", NULL};
+    start(&d, budget, sizeof budget);
+    struct client *c = daemon_connect(&d, NULL, NULL);
+    for (int i = 0; i < 3; i++) {
+        daemon_session(&d, c,
+                       i == 1 ? "{\"approve\":\"ask\",\"tools\":[\"run\"]}"
+                              : "{\"approve\":\"auto\",\"tools\":[\"run\"]}",
+                       ids[i]);
+        prompt(c, ids[i], runs);
+        wait_state(c, ids[i], i == 1 ? "requires_action" : "tool");
+    }
+    client_free(c);
+    daemon_kill(&d);
+    daemon_start(&d, NULL);
+    c = daemon_connect(&d, NULL, NULL);
+    for (int i = 0; i < 3; i += 2) {
+        json_auto_t *answer = daemon_wait(c, ids[i]);
+        assert_string_equal(text_of(answer, "reason"), "end");
+    }
+    json_decref(daemon_call(c, "session/cancel", json_pack("{s:s}", "id", ids[1])));
+    json_decref(daemon_wait(c, ids[1]));
+    client_free(c);
+    assert_int_equal(daemon_stop(&d), 0);
+    daemon_remove(&d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_turns_make_progress),
         cmocka_unit_test(test_cancelled_and_killed_while_it_waits),
+        cmocka_unit_test(test_all_that_wait_are_cancelled),
+        cmocka_unit_test(test_a_cut_gives_memory_back),
+        cmocka_unit_test(test_a_running_tool_holds_no_memory),
+        cmocka_unit_test(test_who_waits_for_an_approval_can_do_without),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
