@@ -156,10 +156,16 @@ enum err search_drop(struct store *st, int64_t strand, uint64_t seq, struct erro
 
 enum err search_rebuild(struct store *st, struct error *e)
 {
-    enum err rc = db_exec(&st->db,
-                          EMPTY_INDEX "INSERT INTO search(search) VALUES('rebuild');"
-                                      "DELETE FROM meta WHERE key = 'search'",
-                          e);
+    AUTO(txn) struct txn t = {0};
+    bool is_alone = sqlite3_get_autocommit(st->db.handle); /* else: part of one that is open */
+    enum err rc = is_alone ? txn_begin(&t, &st->db, e) : OK;
+    if (!rc)
+        rc = db_exec(&st->db,
+                     EMPTY_INDEX "INSERT INTO search(search) VALUES('rebuild');"
+                                 "DELETE FROM meta WHERE key = 'search'",
+                     e);
+    if (!rc && is_alone)
+        rc = txn_commit(&t, e);
     if (rc)
         return err_wrap(e, rc, "search index");
     st->search_is_partial = false;

@@ -54,8 +54,8 @@ NODISCARD enum err search_drop(struct store *st, int64_t strand, uint64_t seq, s
 /* After they were: versions of items that newer ones have hidden are the newest again. */
 NODISCARD enum err search_uncover(struct store *st, int64_t strand, struct error *e);
 
-/* After a transaction failed: true if that was because the index is damaged; it has then been
- * made again, and the transaction may be tried once more. */
+/* After a transaction failed, and was rolled back: true if that was because the index is
+ * damaged; it has then been made again, and the transaction may be tried once more. */
 bool search_mend(struct store *st);
 
 /* Compares the index with the events. ERR_CORRUPT: search_rebuild is due. For fsck: it reads
@@ -63,7 +63,8 @@ bool search_mend(struct store *st);
 NODISCARD enum err search_check(struct store *st, struct error *e);
 
 /* Makes the index again from the events; afterwards it holds nothing of those that are gone (a
- * purge needs that: FTS5 deletes by marking). In a transaction or not. */
+ * purge needs that: FTS5 deletes by marking). In the transaction that is open, or one of its
+ * own: after an error the index is what it was. */
 NODISCARD enum err search_rebuild(struct store *st, struct error *e);
 
 /* The same in steps of some milliseconds, each a transaction; what the store does between two

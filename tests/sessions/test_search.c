@@ -4,6 +4,7 @@
 #include <jansson.h>
 #include <sqlite3.h>
 
+#include "base/fault.h"
 #include "base/fs.h"
 #include "sessions/gc.h"
 #include "sessions/search.h"
@@ -492,6 +493,24 @@ static void a_search_mends(void **state)
     assert_int_equal(c.rows_damaged, 0);
 }
 
+/* Whatever fails while the index is made again, none is left that knows less and looks whole.
+ */
+static void mending_that_fails(void **state)
+{
+    struct search_test *t = *state;
+    struct hits h;
+    bool failed = true;
+    say(t, t->id, "i1", "needle");
+    for (uint64_t n = 1; failed; n++) {
+        run_sql(t, "DELETE FROM search_data WHERE id > 10");
+        fault_arm(FAULT_FAIL, NULL, n);
+        (void)!find_in(t, "needle", NULL, 0, &h, NULL);
+        failed = fault_disarm();
+        store_fixture_reopen(&t->f);
+        expect_in_the_end(t, "needle", 1);
+    }
+}
+
 /* A database from before there was an index gets one that knows what was said before. */
 static void a_migration_fills_it(void **state)
 {
@@ -522,6 +541,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(snippets_are_cut_on_characters, setup, teardown),
         cmocka_unit_test_setup_teardown(damage_stops_nobody, setup, teardown),
         cmocka_unit_test_setup_teardown(a_search_mends, setup, teardown),
+        cmocka_unit_test_setup_teardown(mending_that_fails, setup, teardown),
         cmocka_unit_test_setup_teardown(a_migration_fills_it, setup, teardown),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
