@@ -341,9 +341,27 @@ static enum err add_block_row(struct save *v, const struct block_row *r, struct 
     return OK;
 }
 
+/* Whether every byte of a stored block is there: who shares one has no other copy, and the rows
+ * are at hand now. Reading costs no more than the writing that it saves. ERR_NOMEM. */
+static enum err is_whole(struct save *v, const struct extent *x, const struct extent_row *row,
+                         bool *out, struct error *e)
+{
+    const struct head_want_extent want = {.place = row->place,
+                                          .digest = row->digest,
+                                          .kind = EXTENT_BLOCK,
+                                          .first = x->first,
+                                          .last = x->last};
+    AUTO(head_extent) struct head_extent h = {0};
+    enum err rc = head_extent_open(v->st, &want, &h, e);
+    for (uint32_t i = 0; i < h.x.n_regions && !rc; i++)
+        rc = head_extent_read(v->st, &want, &h, &h.x.regions[i], e);
+    *out = rc == OK;
+    return rc == ERR_NOMEM ? rc : OK;
+}
+
 /* Finds the block's row, or makes it. Equal digests mean equal bytes from the first token on.
- * So one that is stored is shared; one that was set aside, or whose parent is, or whose pack
- * cannot be read, is mended for all who refer to it. */
+ * So one that is stored is shared; one that was set aside, or whose parent is, or that is not
+ * to be had any more, is mended for all who refer to it. */
 static enum err store_block(struct save *v, const struct extent *x, int64_t *id,
                             struct error *e)
 {
@@ -356,6 +374,8 @@ static enum err store_block(struct save *v, const struct extent *x, int64_t *id,
         return rc;
     bool usable = found && !r.x.damaged;
     if (usable && (rc = pack_is_there(v->st, r.x.place.pack, &usable, e)))
+        return rc;
+    if (usable && (rc = is_whole(v, x, &r.x, &usable, e)))
         return rc;
     if (usable) {
         less_left(v, r.x.place.pages);

@@ -275,6 +275,74 @@ static void a_moved_extent_is_not_set_aside(void **state)
     state_image_equal(&t->want, &t->got, N);
 }
 
+/* Nothing holds extents for who may want them late: what was evicted is missed, never another
+ * state's bytes, and is computed again. */
+static void what_is_evicted_is_missed(void **state)
+{
+    struct late_test *t = *state;
+    struct gc *g;
+    struct error e;
+    uint32_t n;
+    size_t n_missed = 0;
+    uint8_t row[4096];
+    assert_int_equal(restore(t), N);
+    t->f.options.quota_bytes = 1;
+    store_fixture_reopen(&t->f);
+    assert_ok(gc_begin(t->f.st, GC_EVICT, &g, &e), &e);
+    for (bool done = false; !done;)
+        assert_ok(gc_step(g, &done, &e), &e);
+    assert_true(gc_so_far(g)->evicted > 0);
+    gc_end(g);
+    t->f.options.quota_bytes = 0;
+    store_fixture_reopen(&t->f);
+    /* Others come into their place. */
+    char other[SESSION_ID_CAP];
+    fixture_session(&t->f, "other", other);
+    assert_ok(fixture_append(t->f.st, other, 7000, N, SEGMENT_INPUT, &e), &e);
+    assert_ok(state_save(t->f.st, other, &t->l, 0, N, true, NULL, &e), &e);
+    for (uint32_t p = 0; p < t->l.n_planes; p++) {
+        const struct plane_spec *s = &t->l.planes[p];
+        for (uint64_t at = 0; at < state_rows(s, 64) && s->kind == PLANE_MAIN; at++) {
+            enum err rc = rows(t, p, at, 1, row, &e);
+            n_missed += rc == ERR_CORRUPT;
+            if (!rc)
+                assert_memory_equal(
+                    row, (uint8_t *)t->want.regions.plane[p] + at * s->row_bytes, s->row_bytes);
+            else
+                assert_int_equal(rc, ERR_CORRUPT);
+        }
+    }
+    fprintf(stderr, "%zu rows missed\n", n_missed);
+    assert_true(n_missed > 0);
+    assert_true(late_is_damaged(t->late));
+    assert_ok(late_set_aside(t->f.st, t->late, &n, &e), &e);
+    assert_int_equal(n, 0); /* nothing that is there is bad */
+    assert_ok(state_save(t->f.st, t->id, &t->l, 0, N, true, NULL, &e), &e);
+    assert_int_equal(restore(t), N);
+    fetch_all(t, 3);
+    state_image_equal(&t->want, &t->got, N);
+}
+
+/* Rows that are at hand are not left to a copy of them that is bad, whoever it belongs to. */
+static void a_save_shares_nothing_bad(void **state)
+{
+    struct late_test *t = *state;
+    struct head_receipt r;
+    struct error e;
+    char twin[SESSION_ID_CAP];
+    fixture_session(&t->f, "twin", twin);
+    assert_ok(fixture_append(t->f.st, twin, 100, N, SEGMENT_INPUT, &e), &e);
+    harm_main_rows(t->f.st, 16, 48);
+    assert_ok(state_save(t->f.st, twin, &t->l, 0, N, true, &r, &e), &e);
+    assert_int_equal(r.blocks_shared, 2);
+    assert_int_equal(r.blocks_new, 2);
+    assert_int_equal(restore(t), N);
+    fetch_all(t, 7);
+    state_image_equal(&t->want, &t->got, N);
+    assert_ok(state_save(t->f.st, twin, &t->l, 0, N, true, &r, &e), &e);
+    assert_int_equal(r.blocks_shared, 4);
+}
+
 #define T(fn, s) cmocka_unit_test_setup_teardown(fn, s, teardown)
 
 int main(void)
@@ -291,6 +359,11 @@ int main(void)
         T(files_that_go, setup),
         T(files_that_are_cut, setup),
         T(a_moved_extent_is_not_set_aside, setup),
+        T(a_save_shares_nothing_bad, setup),
+        T(a_save_shares_nothing_bad, setup_sealed),
+        T(what_is_evicted_is_missed, setup),
+        T(what_is_evicted_is_missed, setup_pages),
+        T(what_is_evicted_is_missed, setup_sealed),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
