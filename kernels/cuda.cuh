@@ -24,9 +24,12 @@
 #ifdef K_CUDA_EMULATED
 #define K_LAUNCH(kernel, grid, block, shared, k, ...)                                          \
     do {                                                                                       \
-        if (k_ready((k), NULL, (shared)))                                                      \
+        if (k_ready((k), NULL, (shared))) {                                                    \
+            cuda_emulation::enter_stream((k)->ctx->stream);                                    \
             cuda_emulation::launch(#kernel, (grid), (block), (shared),                         \
                                    [=] { kernel(__VA_ARGS__); });                              \
+            k_launched((k), cudaGetLastError(), #kernel);                                      \
+        }                                                                                      \
     } while (0)
 #define K_SHARED(type, name) type *name = (type *)cuda_emulation::shared_memory()
 #else
@@ -84,6 +87,13 @@ struct k_ctx {
     } slot[K_N_CUDA_SLOTS];
     char numerics[32];
 };
+
+/* The device of a call is one that its thread has chosen, and a table may be opened by one
+ * thread and used by another: before every launch and allocation. */
+static inline void k_cuda_enter(const struct k_ctx *ctx)
+{
+    (void)cudaSetDevice(ctx->device); /* a device that is gone fails what follows */
+}
 
 /* At least `bytes` of device scratch, contents undefined; NULL: kept as a failure. */
 void *k_cuda_scratch(struct kernels *k, enum k_cuda_slot slot, size_t bytes);

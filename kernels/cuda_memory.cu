@@ -166,6 +166,8 @@ enum err k_cuda_grow(struct kernels *k, void *p, size_t from, size_t to, struct 
             return err_set(e, ERR_NOMEM, "device %d: %zu bytes of memory", k->ctx->device,
                            (last - first) * granule);
         }
+    if (first < last) /* uploads, which wait for no op, may come next */
+        k_launched(k, cudaStreamSynchronize(k->ctx->stream), "memset");
     return OK;
 }
 
@@ -245,6 +247,7 @@ enum err k_cuda_describe(struct kernels *k, struct k_device *out, struct error *
     struct cudaDeviceProp p;
     int driver = 0, runtime = 0;
     size_t n_free = 0, n_total = 0;
+    k_cuda_enter(k->ctx);
     cudaError_t rc = cudaGetDeviceProperties(&p, k->ctx->device);
     if (rc == cudaSuccess)
         rc = cudaMemGetInfo(&n_free, &n_total);

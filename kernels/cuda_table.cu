@@ -7,6 +7,7 @@
 
 static void keep_failure(struct kernels *k, enum err rc, const char *what, cudaError_t error)
 {
+    (void)cudaGetLastError(); /* kept here: the launch after the next sync is not to find it */
     if (k->ctx->failed)
         return;
     k->ctx->failed = rc;
@@ -24,6 +25,7 @@ bool k_ready(struct kernels *k, const void *kernel, size_t shared_bytes)
 {
     if (k->ctx->failed)
         return false;
+    k_cuda_enter(k->ctx);
 #ifndef K_CUDA_EMULATED
     if (shared_bytes > 48 * 1024) {
         cudaError_t rc = cudaFuncSetAttribute(
@@ -44,6 +46,7 @@ void *k_cuda_scratch(struct kernels *k, enum k_cuda_slot slot, size_t bytes)
         return NULL;
     if (ctx->slot[slot].bytes >= bytes)
         return ctx->slot[slot].p;
+    k_cuda_enter(ctx);
     /* What is queued may still read the old buffer. */
     cudaError_t rc = cudaStreamSynchronize(ctx->stream);
     (void)cudaFree(ctx->slot[slot].p);
@@ -63,6 +66,7 @@ void *k_cuda_scratch(struct kernels *k, enum k_cuda_slot slot, size_t bytes)
 static void *device_alloc(struct kernels *k, size_t bytes)
 {
     void *p = NULL;
+    k_cuda_enter(k->ctx);
     if (cudaMalloc(&p, bytes ? bytes : 1) != cudaSuccess) {
         (void)cudaGetLastError(); /* the caller is told by NULL; nothing is kept */
         return NULL;
@@ -152,6 +156,7 @@ static enum err device_pack(struct kernels *k, struct k_weight *w, struct error 
         return err_set(e, ERR_INVAL, "weight of %u x %u", w->n_out, w->n_in);
     size_t at = (data + 255) / 256 * 256;
     uint8_t *p = NULL;
+    k_cuda_enter(k->ctx);
     if (cudaMalloc((void **)&p, at + scale + 1) != cudaSuccess) {
         (void)cudaGetLastError();
         return err_set(e, ERR_NOMEM, "device %d: weight of %zu bytes", k->ctx->device,

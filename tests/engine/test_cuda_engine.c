@@ -1,5 +1,6 @@
 /* The whole engine on the CUDA backend: the library is found, loaded and refused as it should
  * be, and the same .cu files, compiled for the host, compute golden case a_tiny. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -125,10 +126,48 @@ static void test_little_memory(void **state)
     free(ids);
 }
 
+struct use {
+    struct engine *m;
+    const uint32_t *prompt; /* [9] */
+    uint32_t out[3];
+};
+
+static void *use(void *arg)
+{
+    struct use *x = arg;
+    struct seq *s = drive_seq(x->m);
+    drive_input(x->m, s, x->prompt, 9, PREFILL_CED);
+    generate(x->m, s, x->out, 3);
+    return NULL;
+}
+
+/* One thread opens a model and another one uses it, as in agentd, on whatever device. */
+static void test_second_device(void **state)
+{
+    (void)state;
+    size_t n = 0;
+    uint32_t *ids = golden_ids(CASE "inputs.json", &n);
+    struct use x[2] = {{.prompt = ids}, {.prompt = ids}};
+    setenv("AGENTD_EMULATED_DEVICES", "2", 1);
+    for (int device = 0; device < 2; device++) {
+        struct engine_options o = {
+            .chunk_tokens = 16, .device = device, .no_weight_digest = true};
+        pthread_t thread;
+        backend_option(&o, "emulated");
+        x[device].m = drive_open(CASE "model", &o);
+        assert_int_equal(pthread_create(&thread, NULL, use, &x[device]), 0);
+        pthread_join(thread, NULL);
+        engine_free(x[device].m);
+    }
+    unsetenv("AGENTD_EMULATED_DEVICES");
+    assert_memory_equal(x[0].out, x[1].out, sizeof(x[0].out));
+    free(ids);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden),
-                                       cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_little_memory)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_little_memory), cmocka_unit_test(test_second_device)};
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }

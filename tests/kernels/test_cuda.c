@@ -337,11 +337,52 @@ static void test_load(void **state)
     assert_null(k.ctx);
 }
 
+/* What failed is over with the sync that told of it: the next op is none the wiser. */
+static void test_failure_is_over(void **state)
+{
+    struct kernels k = {0};
+    struct error e = {0};
+    struct world w = world_new();
+    (void)state;
+    assert_ok(k_cuda_open(&k, 0, &e), &e);
+    setenv("AGENTD_EMULATED_DEVICE_BYTES", "0", 1);
+    k.linear(&k, &(struct k_linear){.w = &w.fp8, .x = w.f, .y = w.out, .n = N, .in = K_FP8_32});
+    unsetenv("AGENTD_EMULATED_DEVICE_BYTES");
+    assert_int_equal(k.sync(&k, &e), ERR_NOMEM);
+    run_rmsnorm(&k, &w);
+    assert_ok(k.sync(&k, &e), &e);
+    kernels_fini(&k);
+    world_free(&w);
+}
+
+/* Memory that has grown is zero before what is uploaded arrives, which waits for no op. */
+static void test_upload_into_grown(void **state)
+{
+    struct kernels k = {0};
+    struct error e = {0};
+    uint8_t in[100], out[2 * sizeof in], zero[sizeof in] = {0};
+    (void)state;
+    memset(in, 7, sizeof in);
+    assert_ok(k_cuda_open(&k, 0, &e), &e);
+    uint8_t *p = k.reserve(&k, 1u << 20);
+    assert_non_null(p);
+    assert_ok(k.grow(&k, p, 0, sizeof out, &e), &e);
+    k.upload(&k, p, in, sizeof in);
+    assert_ok(k.upload_end(&k, &e), &e);
+    k.copy_out(&k, out, p, sizeof out);
+    assert_ok(k.sync(&k, &e), &e);
+    assert_memory_equal(out, in, sizeof in);
+    assert_memory_equal(out + sizeof in, zero, sizeof zero);
+    k.release(&k, p, 1u << 20);
+    kernels_fini(&k);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_op), cmocka_unit_test(test_table),
-        cmocka_unit_test(test_every_kernel_ran), cmocka_unit_test(test_load)};
+        cmocka_unit_test(test_every_op),         cmocka_unit_test(test_table),
+        cmocka_unit_test(test_every_kernel_ran), cmocka_unit_test(test_load),
+        cmocka_unit_test(test_failure_is_over),  cmocka_unit_test(test_upload_into_grown)};
     backends_open();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     backends_close();

@@ -525,6 +525,7 @@ static void test_memory(void **state)
         uint8_t *p = k->alloc(k, 10000), in[3] = {1, 2, 3}, out[3];
         assert_non_null(p);
         assert_int_equal((uintptr_t)p % (k->host_memory ? 4096 : 256), 0);
+        assert_ok(k->sync(k, &e), &e);
         assert_int_equal(p[0] | p[9999], 0);
         assert_null(k->alloc(k, SIZE_MAX - 5));
         k->copy_in(k, p, in, 3);

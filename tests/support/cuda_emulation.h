@@ -243,39 +243,24 @@ enum cudaMemcpyKind {
 cudaError_t cudaMalloc(void **p, size_t bytes);
 cudaError_t cudaFree(void *p);
 cudaError_t cudaMemGetInfo(size_t *n_free, size_t *n_total);
-static inline cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes,
-                                          cudaMemcpyKind kind, cudaStream_t stream)
-{
-    (void)kind, (void)stream;
-    memcpy(dst, src, bytes);
-    return cudaSuccess;
-}
-static inline cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t stream)
-{
-    (void)stream;
-    memset(p, byte, bytes);
-    return cudaSuccess;
-}
-static inline cudaError_t cudaSetDevice(int device)
-{
-    return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
-}
-static inline cudaError_t cudaGetDeviceCount(int *n)
-{
-    *n = 1;
-    return cudaSuccess;
-}
-static inline cudaError_t cudaStreamCreate(cudaStream_t *stream)
-{
-    *stream = NULL;
-    return cudaSuccess;
-}
+/* Copies run at once. A memset runs as late as it may: with the next work of its stream. */
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t stream);
+/* Of the calling thread, as on a machine; AGENTD_EMULATED_DEVICES says how many there are. */
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDeviceCount(int *n);
 enum { cudaStreamNonBlocking = 1 };
-static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
+cudaError_t cudaStreamCreate(cudaStream_t *stream);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaGetLastError();
+namespace cuda_emulation
 {
-    (void)flags;
-    return cudaStreamCreate(stream);
-}
+/* Before a launch: aborts where the stream is of another device than the thread's. */
+void enter_stream(cudaStream_t stream);
+} // namespace cuda_emulation
 static inline cudaError_t cudaMallocHost(void **p, size_t bytes)
 {
     *p = malloc(bytes);
@@ -284,20 +269,6 @@ static inline cudaError_t cudaMallocHost(void **p, size_t bytes)
 static inline cudaError_t cudaFreeHost(void *p)
 {
     free(p);
-    return cudaSuccess;
-}
-static inline cudaError_t cudaStreamDestroy(cudaStream_t stream)
-{
-    (void)stream;
-    return cudaSuccess;
-}
-static inline cudaError_t cudaStreamSynchronize(cudaStream_t stream)
-{
-    (void)stream;
-    return cudaSuccess;
-}
-static inline cudaError_t cudaGetLastError()
-{
     return cudaSuccess;
 }
 static inline const char *cudaGetErrorString(cudaError_t error)

@@ -4,8 +4,10 @@
 #include "tests/support/cuda_emulation.h"
 
 #include <map>
+#include <mutex>
 #include <string>
 #include <sys/mman.h>
+#include <vector>
 
 #define GRANULE ((size_t)16384)
 #define DEFAULT_BYTES ((size_t)1 << 40)
@@ -23,6 +25,21 @@ std::map<CUdeviceptr, mapping> mappings;
 std::map<CUmemGenericAllocationHandle, size_t> handles;
 CUmemGenericAllocationHandle last_handle;
 size_t n_used;
+
+struct fill {
+    void *p;
+    int byte;
+    size_t bytes;
+};
+
+struct stream {
+    int device;
+    std::mutex lock; /* uploads come from any thread */
+    std::vector<fill> fills;
+};
+
+thread_local int current_device;
+thread_local cudaError_t last_error;
 
 [[noreturn]] void refuse(const char *what)
 {
@@ -43,16 +60,110 @@ bool take(size_t bytes)
     n_used += bytes;
     return true;
 }
+
+cudaError_t fails(cudaError_t error)
+{
+    last_error = error;
+    return error;
+}
+
+void settle(cudaStream_t handle)
+{
+    struct stream *s = (struct stream *)handle;
+    std::lock_guard<std::mutex> held(s->lock);
+    for (const fill &f : s->fills)
+        memset(f.p, f.byte, f.bytes);
+    s->fills.clear();
+}
 } // namespace
+
+/* ---- devices and streams ---------------------------------------------------------------- */
+
+cudaError_t cudaGetLastError()
+{
+    cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
+
+cudaError_t cudaGetDeviceCount(int *n)
+{
+    const char *devices = getenv("AGENTD_EMULATED_DEVICES");
+    *n = devices ? atoi(devices) : 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    int n = 0;
+    (void)cudaGetDeviceCount(&n);
+    if (device < 0 || device >= n)
+        return fails(cudaErrorInvalidDevice);
+    current_device = device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t *out)
+{
+    struct stream *s = new stream();
+    s->device = current_device;
+    *out = s;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
+{
+    (void)flags;
+    return cudaStreamCreate(out);
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t s)
+{
+    settle(s);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t s)
+{
+    settle(s);
+    delete (struct stream *)s;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t s)
+{
+    (void)kind;
+    settle(s);
+    memcpy(dst, src, bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t handle)
+{
+    struct stream *s = (struct stream *)handle;
+    std::lock_guard<std::mutex> held(s->lock);
+    s->fills.push_back({p, byte, bytes});
+    return cudaSuccess;
+}
+
+void cuda_emulation::enter_stream(cudaStream_t handle)
+{
+    if (((struct stream *)handle)->device != current_device)
+        refuse("a launch on a stream of another device");
+    settle(handle);
+}
+
+/* ---- memory ----------------------------------------------------------------------------- */
 
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
     *p = NULL;
     if (!take(bytes))
-        return cudaErrorMemoryAllocation;
+        return fails(cudaErrorMemoryAllocation);
     if (posix_memalign(p, 256, bytes)) {
         n_used -= bytes;
-        return cudaErrorMemoryAllocation;
+        return fails(cudaErrorMemoryAllocation);
     }
     memset(*p, 0xff, bytes); /* NaN: nobody zeroes it */
     blocks[*p] = bytes;
