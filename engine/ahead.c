@@ -187,7 +187,8 @@ struct run ahead_run(struct model_seq *s, uint32_t most)
                     .ids = a->ids + a->done,
                     .history = ngram_history(s),
                     .pos0 = s->kv.n_tokens,
-                    .n = left < most ? (uint32_t)left : most};
+                    .n = left < most ? (uint32_t)left : most,
+                    .is_chunk = true};
     memcpy(r.lo, s->kv.lo, sizeof(r.lo));
     memcpy(r.from, r.lo, sizeof(r.from));
     if (a->mode == PREFILL_CED)

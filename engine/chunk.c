@@ -35,6 +35,7 @@ static struct run run_of_queued(struct model_seq *s, uint32_t most)
     uint64_t pos0 = q->kind == WORK_REBUILD ? q->plan.start + q->done : s->kv.n_tokens;
     uint32_t n = left < most ? (uint32_t)left : most;
     struct run r = part_run(s, q->ids + q->done, pos0, n);
+    r.is_chunk = true;
     r.n_next = left - n < most ? (uint32_t)(left - n) : most;
     return r;
 }

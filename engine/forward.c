@@ -405,10 +405,9 @@ const float *forward_rows(const struct model *m, const struct batch *batch, cons
 /* The layers, up to where something is broken. ERR_CANCELLED. */
 static enum err run_layers(struct model *m, const struct batch *batch, struct error *e)
 {
-    const struct run *chunk = &batch->runs[0];
-    /* Single tokens are short enough to finish, and so is what was held; a chunk can be thrown
-     * away, nothing is written. */
-    bool stops = chunk->n > 1 && !chunk->held;
+    /* A chunk can be thrown away, nothing is written; what is sampled is short enough to
+     * finish, and so are single tokens and what was held. */
+    bool stops = batch->runs[0].is_chunk && batch->runs[0].n > 1;
     for (uint32_t l = 0; l < m->config.n_layers; l++) {
         if (stops && atomic_exchange(&m->interrupted, false))
             return err_set(e, ERR_CANCELLED, "interrupted in layer %u", l);

@@ -15,6 +15,8 @@
 #ifndef ENGINE_FORWARD_H
 #define ENGINE_FORWARD_H
 
+#include <string.h>
+
 #include "engine/model.h"
 
 /* Streams as they leave the last KV source's layer, of the last W tokens: kept while the layers
@@ -39,6 +41,7 @@ struct run {
     /* Per class of layers: the first position that runs at all, and the first whose key may be
      * read. Both are absolute. */
     uint64_t from[N_LAYER_CLASSES], lo[N_LAYER_CLASSES];
+    bool is_chunk; /* ids that are known: kept whole or not at all, and may be interrupted */
     bool block;    /* draft layers: every token sees all of the run; nothing is observed */
     bool replay;   /* rows are there already: they are read and never written */
     uint64_t rows; /* replay: tokens whose rows are there */
@@ -118,8 +121,11 @@ static inline void work_to_device(struct model *m, void *d, const void *host, si
 }
 static inline void work_to_host(struct model *m, void *host, const void *d, size_t n)
 {
-    if (!m->k.host_memory)
-        m->k.copy_out(&m->k, host, d, n);
+    if (m->k.host_memory)
+        return;
+    memset(host, 0, n); /* after a failure nothing is copied: numbers of rows and experts count
+                           in arrays before sync() tells */
+    m->k.copy_out(&m->k, host, d, n);
 }
 
 /* Offset of the first token of the run that layer l works on; r->n when there is none. */

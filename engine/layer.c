@@ -769,7 +769,8 @@ void forward_draft_keys(struct model *m, const struct batch *batch)
     struct work *b = m->work;
     if (!c->n_drafts)
         return;
-    uint32_t first = batch_first(m, batch, c->n_layers), n_chunk = batch->runs[0].n;
+    uint32_t first = batch_first(m, batch, c->n_layers);
+    uint32_t n_chunk = batch->runs[0].is_chunk ? batch->runs[0].n : 0;
     if (n_chunk > c->window && first < n_chunk - c->window)
         first = n_chunk - c->window; /* older ones are pushed out of the rings at once */
     size_t n = batch->n - first;

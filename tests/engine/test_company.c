@@ -434,6 +434,30 @@ static void test_bounded(void **state)
     check_bounded(1024, 0, 256); /* a step that is shared is shorter */
 }
 
+/* An interruption is for chunks: who decodes, guesses included, gets on in the same pass. */
+static void test_interrupted(void **state)
+{
+    static const struct script run = {
+        {{ACTION_INPUT, 20, PREFILL_CED, 0}, {ACTION_RUN, 200, PREFILL_CED, 0}}, 2, 5};
+    static struct member x;
+    struct engine_options o = PLAIN;
+    (void)state;
+    o.draft_tokens = 3;
+    struct engine *m = open_counted(&o);
+    join(&x, m, &run);
+    while (engine_has_work(m))
+        step(m, N_EVENTS);
+    queue(&x);
+    (void)step(m, N_EVENTS); /* the first token is drawn */
+    for (int i = 0; i < 5; i++) {
+        uint64_t before = seq_position(x.seq);
+        engine_interrupt(m);
+        (void)one_pass(m);
+        assert_true(seq_position(x.seq) > before);
+    }
+    engine_free(m);
+}
+
 /* ---- faults -------------------------------------------------------------------------------
  */
 
@@ -623,9 +647,8 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_bounded),
-        cmocka_unit_test(test_bad_row),
+        cmocka_unit_test(test_random),      cmocka_unit_test(test_bounded),
+        cmocka_unit_test(test_interrupted), cmocka_unit_test(test_bad_row),
         cmocka_unit_test(test_no_memory),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,6 +7,7 @@
 #include "engine/constrain.h"
 #include "engine/draft.h"
 #include "engine/model.h"
+#include "engine/seq.h"
 #include "engine/tokenizer.h"
 #include "tests/support/drive.h"
 #include "tests/support/test.h"
@@ -123,6 +124,41 @@ static void test_sampled(void **state)
         compare(&how, 60, seed % 2 ? 31 : 0, &any_right);
     }
     assert_true(any_right);
+}
+
+static void run_short(uint32_t n_drafts, uint32_t eos_id, struct outcome *out)
+{
+    const struct sampling how = {.seed = 3, .temperature = 2, .top_p = 1, .top_k = 2};
+    uint32_t ids[N_PROMPT];
+    struct engine *engine = open_drafting(n_drafts, eos_id);
+    struct model *m = model_of(engine);
+    m->config.window = m->shape.window = m->layout.window = 2;
+    m->layout.tip_bytes = tip_bytes(m);
+    struct seq *s = drive_seq(engine);
+    *out = (struct outcome){0};
+    drive_ids(ids, N_PROMPT, 5);
+    drive_input(engine, s, ids, N_PROMPT, PREFILL_CED);
+    generate(engine, s, &how, 24, false, out);
+    drive_export(engine, s, &out->state);
+    engine_free(engine);
+}
+
+/* A window that is shorter than a token and its guesses: the keys of what is kept are there,
+ * however many of them were wrong. */
+static void test_short_window(void **state)
+{
+    static struct outcome whole, plain, drafted;
+    (void)state;
+    run_short(0, 0, &whole);
+    for (size_t i = 4; i < 12; i++) {
+        run_short(0, whole.ids[i], &plain);
+        run_short(3, whole.ids[i], &drafted);
+        assert_int_equal(plain.reason, END_EOS);
+        assert_same(&plain, &drafted);
+        drive_state_free(&plain.state);
+        drive_state_free(&drafted.state);
+    }
+    drive_state_free(&whole.state);
 }
 
 /* Every length, so that the limit falls on each place of a block. */
@@ -495,11 +531,17 @@ static void test_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_greedy),       cmocka_unit_test(test_sampled),
-        cmocka_unit_test(test_lengths),      cmocka_unit_test(test_eos),
-        cmocka_unit_test(test_watched),      cmocka_unit_test(test_watched_across_a_pause),
-        cmocka_unit_test(test_distribution), cmocka_unit_test(test_confidence),
-        cmocka_unit_test(test_unsure),       cmocka_unit_test(test_options),
+        cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_sampled),
+        cmocka_unit_test(test_short_window),
+        cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_eos),
+        cmocka_unit_test(test_watched),
+        cmocka_unit_test(test_watched_across_a_pause),
+        cmocka_unit_test(test_distribution),
+        cmocka_unit_test(test_confidence),
+        cmocka_unit_test(test_unsure),
+        cmocka_unit_test(test_options),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
