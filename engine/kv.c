@@ -212,6 +212,21 @@ static enum err grow(struct kv *kv, uint32_t plane, size_t n_bytes, struct error
     return OK;
 }
 
+/* Planes are for `reserved` tokens again, and so is what was promised. */
+static void give_back(struct kv *kv, uint64_t n_bytes)
+{
+    struct kernels *k = kernels_of(kv);
+    for (uint32_t i = 0; i < kv->shape->n_planes; i++) {
+        size_t had = plane_size(kv, i, kv->reserved);
+        if (is_tail(kv, i) || kv->grown[i] <= had)
+            continue;
+        k->discard(k, kv->plane[i], had, kv->grown[i]);
+        kv->grown[i] = had;
+    }
+    kv->promised_bytes -= n_bytes;
+    kv->memory->promised_bytes -= n_bytes;
+}
+
 enum err kv_reserve(struct kv *kv, uint64_t n_tokens, struct error *e)
 {
     const struct kv_shape *s = kv->shape;
@@ -226,12 +241,14 @@ enum err kv_reserve(struct kv *kv, uint64_t n_tokens, struct error *e)
             return rc;
         kv->has_joined = true;
     }
-    rc = promise(kv, resident_bytes(kv, n_tokens) - resident_bytes(kv, kv->reserved), e);
-    if (rc)
+    uint64_t more = resident_bytes(kv, n_tokens) - resident_bytes(kv, kv->reserved);
+    if ((rc = promise(kv, more, e)))
         return err_wrap(e, rc, "%" PRIu64 " tokens", n_tokens);
     for (uint32_t i = 0; i < s->n_planes; i++)
-        if (!is_tail(kv, i) && (rc = grow(kv, i, plane_size(kv, i, n_tokens), e)))
+        if (!is_tail(kv, i) && (rc = grow(kv, i, plane_size(kv, i, n_tokens), e))) {
+            give_back(kv, more);
             return err_wrap(e, rc, "%" PRIu64 " tokens", n_tokens);
+        }
     kv->reserved = n_tokens;
     return OK;
 }

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "engine/forward.h"
 #include "tests/support/drive.h"
 #include "tests/support/fenced.h"
 #include "tests/support/golden.h"
@@ -161,6 +162,32 @@ static void test_sequences_are_counted(void **state)
     fenced_limit(SIZE_MAX);
 }
 
+/* A device that is fuller than it was when the model opened: what a sequence asks for in vain
+ * costs nothing, however often it asks. */
+static void test_asked_in_vain(void **state)
+{
+    (void)state;
+    struct error e = {0};
+    struct engine *m = NULL;
+    static uint32_t ids[1000];
+    drive_ids(ids, 1000, 9);
+    assert_ok(open_with(SIZE_MAX, 0, &m, &e), &e);
+    struct seq *s = drive_seq(m);
+    drive_input(m, s, ids, 10, PREFILL_CED);
+    size_t given = fenced_bytes();
+    uint64_t promised = model_of(m)->memory.promised_bytes;
+    fenced_limit(given + 30000); /* for some planes, not for all */
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(seq_input(s, ids, 1000, PREFILL_CED, &e), ERR_LIMIT);
+        assert_int_equal(fenced_bytes(), given);
+        assert_int_equal(model_of(m)->memory.promised_bytes, promised);
+    }
+    fenced_limit(SIZE_MAX);
+    drive_input(m, s, ids, 1000, PREFILL_CED);
+    engine_free(m);
+    assert_int_equal(fenced_bytes(), 0);
+}
+
 /* ---- imports ------------------------------------------------------------------------------
  */
 
@@ -236,6 +263,54 @@ static void test_landing(void **state)
     assert_int_equal(fenced_bytes(), 0);
 }
 
+/* ---- a device that fails ------------------------------------------------------------------
+ */
+
+static void copy_nothing(struct kernels *k, void *dst, const void *src, size_t bytes)
+{
+    (void)k, (void)dst, (void)src, (void)bytes;
+}
+
+static enum err tell(struct kernels *k, struct error *e)
+{
+    (void)k;
+    return err_set(e, ERR_GPU, "no copies");
+}
+
+/* What did not arrive from the device is no number of an expert or of a row, whatever was in
+ * the buffers; and the next sequence is none the worse. */
+static void test_no_copies(void **state)
+{
+    (void)state;
+    struct error e = {0};
+    struct engine *m = NULL;
+    struct engine_event ev[8];
+    size_t n = 0;
+    uint32_t ids[100];
+    struct engine_options o = {
+        .kv_resident = 1000000, .chunk_tokens = 64, .no_weight_digest = true};
+    backend_option(&o, "fenced");
+    drive_ids(ids, 100, 3);
+    assert_ok(engine_open_model(&m, MODEL, &o, &e), &e);
+    struct kernels *k = &model_of(m)->k, works = *k;
+    struct seq *s = drive_seq(m);
+    assert_ok(seq_input(s, ids, 100, PREFILL_FULL, &e), &e);
+    struct work *w = model_of(m)->work;
+    const struct config *c = &model_of(m)->config;
+    memset(w->experts, 0x7f, w->cap * c->n_active * sizeof(*w->experts));
+    memset(w->sel, 0x7f, w->cap * c->index_topk * sizeof(*w->sel));
+    k->copy_out = copy_nothing;
+    k->sync = tell;
+    assert_ok(engine_step(m, ev, 8, &n, &e), &e);
+    *k = works;
+    assert_int_equal(n, 1);
+    assert_int_equal(ev[0].reason, END_FAILED);
+    assert_int_equal(ev[0].error.code, ERR_GPU);
+    seq_free(s);
+    drive_input(m, drive_seq(m), ids, 100, PREFILL_FULL);
+    engine_free(m);
+}
+
 /* ---- other programs -----------------------------------------------------------------------
  */
 
@@ -276,9 +351,12 @@ static void test_programs(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fence), cmocka_unit_test(test_little_memory),
-        cmocka_unit_test(test_sequences_are_counted), cmocka_unit_test(test_landing),
-        cmocka_unit_test(test_programs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fence),
+                                       cmocka_unit_test(test_little_memory),
+                                       cmocka_unit_test(test_sequences_are_counted),
+                                       cmocka_unit_test(test_asked_in_vain),
+                                       cmocka_unit_test(test_landing),
+                                       cmocka_unit_test(test_no_copies),
+                                       cmocka_unit_test(test_programs)};
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -180,9 +180,27 @@ static enum err fenced_grow(struct kernels *k, void *p, size_t from, size_t to, 
     return rc;
 }
 
+static enum err fenced_describe(struct kernels *k, struct k_device *out, struct error *e)
+{
+    enum err rc = real_of(k)->describe(real_of(k), out, e);
+    snprintf(out->name, sizeof(out->name), "fenced memory");
+    if (limit != SIZE_MAX)
+        out->total_bytes = limit, out->free_bytes = limit > n_given ? limit - n_given : 0;
+    return rc;
+}
+
 static void fenced_discard(struct kernels *k, void *p, size_t from, size_t to)
 {
-    real_of(k)->discard(real_of(k), (void *)inside(p, "discard"), from, to);
+    void *real = (void *)inside(p, "discard");
+    struct k_device d;
+    if (fenced_describe(k, &d, NULL))
+        abort();
+    size_t page = (size_t)d.grow_bytes, first = (from + page - 1) / page, last = to / page;
+    if (last > first) {
+        find(fenced_of(k), real)->bytes -= (last - first) * page;
+        n_given -= (last - first) * page;
+    }
+    real_of(k)->discard(real_of(k), real, from, to);
 }
 
 static void fenced_release(struct kernels *k, void *p, size_t bytes)
@@ -203,15 +221,6 @@ static bool fenced_pin(struct kernels *k, void *p, size_t bytes)
 static void fenced_unpin(struct kernels *k, void *p)
 {
     (void)k, (void)host(p, "unpin");
-}
-
-static enum err fenced_describe(struct kernels *k, struct k_device *out, struct error *e)
-{
-    enum err rc = real_of(k)->describe(real_of(k), out, e);
-    snprintf(out->name, sizeof(out->name), "fenced memory");
-    if (limit != SIZE_MAX)
-        out->total_bytes = limit, out->free_bytes = limit > n_given ? limit - n_given : 0;
-    return rc;
 }
 
 static void fenced_copy_in(struct kernels *k, void *dst, const void *src, size_t bytes)
