@@ -356,7 +356,9 @@ static enum err limit_memory(struct model *m, const struct engine_options *o, st
     m->memory.page_bytes = (size_t)d.grow_bytes;
 
     uint64_t memory = free_memory(m), budgets = o->kv_resident;
-    budgets += smaller(expert_budget(m, o), experts_all_bytes(&m->config));
+    if (m->experts) /* as it was divided before there were buffers */
+        budgets +=
+            smaller(experts_tier(m->experts)->budget_bytes, experts_all_bytes(&m->config));
     budgets += smaller(o->engram_ram, engram_cache_all_bytes(&m->config));
     memory = memory ? memory / 10 * 9 : UINT64_MAX;
     m->memory.limit_bytes = memory > budgets ? memory - budgets : 0;
