@@ -5,7 +5,7 @@
  *   plane "S.index"  row j, 32 bytes: H(H(row 2j of S.kv), id 2j+1)             ratio 2
  *   tip              the last SCRIPT_WINDOW ids with the kind of their segment, the unfinished
  *                    half of an index row, how many runs were generated, how many replay
- * resumes there were, the open segment, position, a check sum
+ *                    resumes there were, the open segment, position, a check sum
  *
  * Rows depend on the ids before them and on nothing else; the tip also on segment boundaries
  * and modes, over the last SCRIPT_WINDOW tokens (so a deep resume runs that many again). The

@@ -17,10 +17,12 @@
  *        104     8  its length
  *        112    28  last 7 ids, oldest first, 2^32-1: none
  *        140     4  zero
- *        144        rings [layers][W][row]: position p in slot p % W, zeros where nothing may
- * be read; then the same for the draft layers unfinished groups [sources][2][head_dim] f32 last
- * row [hidden_size] f32: the collapsed stream before the final norm, from which the next token
- * is sampled end-32 32  BLAKE2b-256 of all before
+ *        144        rings [layers][W][row]: position p in slot p % W, zeros where nothing
+ *                   may be read; then the same for the draft layers
+ *                   unfinished groups [sources][2][head_dim] f32
+ *                   last row [hidden_size] f32: the collapsed stream before the final norm,
+ *                   from which the next token is sampled
+ *     end-32    32  BLAKE2b-256 of all before
  *
  * The bytes are a function of the sequence's past alone: what may not be read is zero. */
 #ifndef ENGINE_TIP_H

@@ -3,11 +3,16 @@
  * same.
  *
  * The including file has isa_zmm.h before it and defines
- *     struct inputs    32 inputs of a row;   load_inputs(row, k): from k on, a multiple of 32
- *     struct weights   32 weights of a row;  weights_of(w): from bf16 in order
- *     multiply(acc, x, w)   lane j of acc plus x[2j+1] w[2j+1], rounded, plus x[2j] w[2j],
- * rounded weights_e2m1(codes, scale)   from 16 bytes of codes and a plain scale enter(),
- * leave()      around the products of a tile ROW_BYTES, to_rows()  what a row is */
+ *
+ *     struct inputs                 32 inputs of a row
+ *     load_inputs(row, k)           from k on, a multiple of 32
+ *     struct weights                32 weights of a row
+ *     weights_of(w)                 from bf16 in order
+ *     weights_e2m1(codes, scale)    from 16 bytes of codes and a plain scale
+ *     multiply(acc, x, w)           lane j of acc plus x[2j+1] w[2j+1], rounded, plus
+ *                                   x[2j] w[2j], rounded
+ *     enter(), leave()              around the products of a tile
+ *     ROW_BYTES, to_rows()          what a row is */
 #ifndef KERNELS_ISA_BF16_H
 #define KERNELS_ISA_BF16_H
 

@@ -3,8 +3,8 @@
  *     AUTO(kernels) struct kernels k = {0};
  *     rc = kernels_cpu(&k, NULL, pool, e);       or kernels_ref(&k, pool, e)
  *     float *x = k.alloc(&k, n * d * sizeof *x);
- *     k.rmsnorm(&k, &(struct k_rmsnorm){.x = x, .w = w, .y = x, .n = n, .d = d, .eps =
- * 1e-20f}); rc = k.sync(&k, e);
+ *     k.rmsnorm(&k, &(struct k_rmsnorm){.x = x, .w = w, .y = x, .n = n, .d = d});
+ *     rc = k.sync(&k, e);
  *
  * Every pointer in an argument struct is memory of this backend (alloc) or, where the backend's
  * `host_memory` is true, any host memory; the struct itself is only read during the call. Ops
