@@ -113,7 +113,7 @@ void live_pin(struct live *s)
 static bool is_held(const struct live *s)
 {
     return s->pins > 0 || s->turn || s->queue || s->saver || s->model.seq || s->waiters ||
-           s->subscriptions;
+           s->deletions || s->subscriptions;
 }
 
 void live_unpin(struct live *s)

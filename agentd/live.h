@@ -87,9 +87,10 @@ struct live {
     struct turn *turn;           /* NULL: idle */
     struct queued_prompt *queue; /* prompts behind it, the next one first */
     size_t n_queued;
-    struct cut *cut;         /* a rewind or compaction is under way: cut.h */
-    bool compacted;          /* the last turn wrote a summary, or tried to */
-    struct request *waiters; /* session/wait */
+    struct cut *cut;           /* a rewind or compaction is under way: cut.h */
+    bool compacted;            /* the last turn wrote a summary, or tried to */
+    struct request *waiters;   /* session/wait */
+    struct request *deletions; /* session/delete that waits for the saver */
     struct subscription *subscriptions;
     json_t *approved;      /* what was approved for the session: tool_policy.h */
     struct rules *granted; /* the same, of commands; NULL: none */

@@ -12,6 +12,8 @@ void method_session_get(struct request *r);
 void method_session_fork(struct request *r);
 void method_session_rename(struct request *r);
 void method_session_delete(struct request *r);
+/* A state commit has ended: deletions that waited for it go on. */
+void session_delete_on_saver(struct live *s);
 void method_session_usage(struct request *r);
 
 /* methods_bundle.c: sessions as files */

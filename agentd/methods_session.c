@@ -431,13 +431,15 @@ static void delete_session(struct request *r, struct live *s)
         request_fail_params(r, &e);
         return;
     }
-    if (s->turn || s->saver || s->queue || s->cut) {
-        if (s->saver && !s->turn && !s->queue && !s->cut)
-            err_set(&e, ERR_BUSY, "session %s: its state is being saved: try again", s->name);
-        else
-            err_set(&e, ERR_BUSY, "session %s is %s: cancel its turn first", s->name,
-                    live_state_name(s->state));
+    if (s->turn || s->queue || s->cut) {
+        err_set(&e, ERR_BUSY, "session %s is %s: cancel its turn first", s->name,
+                live_state_name(s->state));
         request_fail(r, ERR_BUSY, &e);
+        return;
+    }
+    if (s->saver) {
+        r->next_waiting = s->deletions;
+        s->deletions = r;
         return;
     }
     struct call *c = call_new(r, s);
@@ -454,6 +456,17 @@ static void delete_session(struct request *r, struct live *s)
 void method_session_delete(struct request *r)
 {
     live_resolve(r, delete_session);
+}
+
+void session_delete_on_saver(struct live *s)
+{
+    struct request *r = s->saver ? NULL : s->deletions;
+
+    for (struct request *next; r; r = next) {
+        next = r->next_waiting;
+        s->deletions = next;
+        method_session_delete(r); /* from the start: much may have happened */
+    }
 }
 
 /* ---- usage ------------------------------------------------------------------------ */

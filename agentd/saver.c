@@ -8,6 +8,7 @@
 #include "agentd/daemon.h"
 #include "agentd/keeper.h"
 #include "agentd/live.h"
+#include "agentd/methods.h"
 #include "agentd/seq_job.h"
 #include "agentd/store_thread.h"
 #include "agentd/turn.h"
@@ -62,6 +63,7 @@ static void finish(struct state_saver *v)
     else
         live_evict(s->daemon);
     cut_on_saver(s);
+    session_delete_on_saver(s);
     live_unpin(s);
 }
 

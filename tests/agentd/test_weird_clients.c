@@ -310,6 +310,33 @@ static void test_prompt_of_ten_megabytes(void **state)
     close_daemon();
 }
 
+/* Right behind a turn, while its state is still being saved: the deletion waits for that, one
+ * of two is done, the other finds nothing. */
+static void test_two_delete_behind_a_turn(void **state)
+{
+    (void)state;
+    open_daemon(SLOW);
+    for (int i = 0; i < 40; i++) {
+        char id[27];
+        struct error e;
+        json_t *done = NULL;
+        uint64_t call = 0;
+        daemon_session(&d, c, "{\"tools\":[]}", id);
+        json_decref(PROMPT(id, SAY("one")));
+        check_end(id, "end");
+        assert_ok(client_start(other, "session/delete",
+                               json_pack("{s:s, s:b}", "id", id, "purge", i % 2), &call, &e),
+                  &e);
+        enum err mine =
+            client_call(c, "session/delete", json_pack("{s:s}", "id", id), NULL, &e);
+        enum err theirs = client_await(other, call, 20000, &done, &e);
+        json_decref(done);
+        assert_true((mine == OK) != (theirs == OK));
+        assert_int_equal(mine + theirs, ERR_NOTFOUND);
+    }
+    close_daemon();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -320,6 +347,7 @@ int main(void)
         cmocka_unit_test(test_fork_while_it_is_compacted),
         cmocka_unit_test(test_cursors_out_of_range),
         cmocka_unit_test(test_prompt_of_ten_megabytes),
+        cmocka_unit_test(test_two_delete_behind_a_turn),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
