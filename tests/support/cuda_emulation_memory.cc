@@ -89,7 +89,7 @@ cudaError_t cudaGetLastError()
 cudaError_t cudaGetDeviceCount(int *n)
 {
     const char *devices = getenv("AGENTD_EMULATED_DEVICES");
-    *n = devices ? atoi(devices) : 1;
+    *n = devices ? (int)strtol(devices, NULL, 10) : 1;
     return cudaSuccess;
 }
 
