@@ -89,10 +89,16 @@ static void make(struct served *t, enum layout_shape shape, enum store_encrypt e
     assert_true(t->want.restored[0] == SAMPLE_TOKENS && t->want.restored[1] > 0);
 }
 
-static void unmake(struct served *t)
+static void drop_files(struct served *t)
 {
     for (size_t i = 0; i < t->n_files; i++)
         buf_fini(&t->files[i].bytes);
+    t->n_files = 0;
+}
+
+static void unmake(struct served *t)
+{
+    drop_files(t);
     store_fixture_fini(&t->f);
 }
 
@@ -249,8 +255,7 @@ static void make_dead(struct served *t, struct transcript *after)
     }
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);
-    buf_fini(&t->files[0].bytes);
-    t->n_files = 0;
+    drop_files(t);
     take_file(t, t->f.db);
     snprintf(path, sizeof path, "%s-wal", t->f.db);
     take_file(t, path);
