@@ -186,8 +186,10 @@ static void test_small_values(void **state)
                 bytes[i] = (uint8_t)(at >> 8 * i);
             enum err rc = open_alone(bytes, 8 + at, &kb);
             assert_true(over ? rc == ERR_LIMIT : rc != OK);
+#ifndef __SANITIZE_ADDRESS__ /* which puts zones around each value */
             if (kb > MOST_KB)
                 fail_msg("%zu bytes of %s: %ld KB", at, CASES[c].pattern, kb);
+#endif
             if (getenv("AGENTD_VERBOSE"))
                 print_message("%9zu bytes of %-22s %6ld KB\n", at, CASES[c].pattern, kb);
         }
