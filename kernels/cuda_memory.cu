@@ -100,19 +100,22 @@ void *k_cuda_reserve(struct kernels *k, size_t bytes)
 {
     struct k_vmm *v = k->ctx->vmm;
     size_t n = (bytes + v->granule - 1) / v->granule;
-    struct k_growing *g = (struct k_growing *)calloc(1, sizeof *g);
+    struct k_growing *g;
     CUdeviceptr at = 0;
+    n = n ? n : 1;
+    /* The address space first: where there is so much, its list of granules is small. */
+    if (v->address_reserve(&at, n * v->granule, 0, 0, 0) != CUDA_SUCCESS)
+        return NULL;
+    g = (struct k_growing *)calloc(1, sizeof *g);
     if (g)
-        g->mapped = (uint8_t *)calloc(n ? n : 1, 1);
-    if (!g || !g->mapped ||
-        v->address_reserve(&at, (n ? n : 1) * v->granule, 0, 0, 0) != CUDA_SUCCESS) {
-        if (g)
-            free(g->mapped);
+        g->mapped = (uint8_t *)calloc(n, 1);
+    if (!g || !g->mapped) {
         free(g);
+        (void)v->address_free(at, n * v->granule);
         return NULL;
     }
     g->p = (uint8_t *)(uintptr_t)at;
-    g->bytes = (n ? n : 1) * v->granule;
+    g->bytes = n * v->granule;
     g->next = k->ctx->growing;
     k->ctx->growing = g;
     return g->p;

@@ -3,7 +3,7 @@
  *     AUTO(kernels) struct kernels k = {0};
  *     rc = kernels_cpu(&k, NULL, pool, e);       or kernels_ref(&k, pool, e)
  *     float *x = k.alloc(&k, n * d * sizeof *x);
- *     k.rmsnorm(&k, &(struct k_rmsnorm){.x = x, .w = w, .y = x, .n = n, .d = d});
+ *     k.rmsnorm(&k, &(struct k_rmsnorm){.x = x, .w = w, .y = x, .n = n, .d = d, .eps = eps});
  *     rc = k.sync(&k, e);
  *
  * Every pointer in an argument struct is memory of this backend (alloc) or, where the backend's
