@@ -1,6 +1,7 @@
 #include "sessions/late_internal.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -113,7 +114,7 @@ static enum err need_file(struct store *st, struct late *l, int64_t pack, size_t
         return rc;
     int fd = fcntl(f->fd, F_DUPFD_CLOEXEC, 0);
     if (fd < 0)
-        return err_set(e, ERR_LIMIT, "no more descriptors");
+        return err_sys(e, errno, "a descriptor of pack %lld", (long long)pack);
     *out = l->n_files;
     l->files[l->n_files++] = (struct late_file){pack, fd};
     return OK;
