@@ -35,7 +35,8 @@ struct cut_kept {
 typedef void cut_fn(struct live *s, enum err rc, const struct cut_kept *kept,
                     const struct error *e);
 void cut_restart(struct live *s, const char *summary, cut_fn *then);
-/* The note in the log: `was` tokens became a summary, and where they are. */
+/* The note in the log: `was` tokens became a summary, and where they are. To be decref'd; NULL
+ * when out of memory. */
 json_t *cut_item(const char *id, uint64_t was, const struct cut_kept *kept);
 /* Tokens of the context that no ordinary run takes, so that a summary can still be asked for
  * and written. */

@@ -283,13 +283,19 @@ static uint64_t smaller(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+/* What the Engram budget takes of free_memory(): rows are kept in memory of the host. */
+static uint64_t engram_share(const struct model *m, const struct engine_options *o)
+{
+    return m->k.host_memory ? smaller(o->engram_ram, engram_cache_all_bytes(&m->config)) : 0;
+}
+
 /* What the budgets promise has to be there beside the weights that are in memory by now. */
 static enum err check_budgets(const struct model *m, const struct engine_options *o,
                               struct error *e)
 {
     const struct config *c = &m->config;
     uint64_t experts = smaller(o->expert_ram, experts_all_bytes(c));
-    uint64_t engram = smaller(o->engram_ram, engram_cache_all_bytes(c));
+    uint64_t engram = engram_share(m, o);
     uint64_t kv = o->kv_resident; /* what it pays for is also what else would be in memory */
     uint64_t memory = free_memory(m);
     if (!memory ||
@@ -359,7 +365,7 @@ static enum err limit_memory(struct model *m, const struct engine_options *o, st
     if (m->experts) /* as it was divided before there were buffers */
         budgets +=
             smaller(experts_tier(m->experts)->budget_bytes, experts_all_bytes(&m->config));
-    budgets += smaller(o->engram_ram, engram_cache_all_bytes(&m->config));
+    budgets += engram_share(m, o);
     memory = memory ? memory / 10 * 9 : UINT64_MAX;
     m->memory.limit_bytes = memory > budgets ? memory - budgets : 0;
     return OK;

@@ -24,6 +24,7 @@ enum value_type {
  * an empty set. */
 uint8_t value_types(const json_t *schema);
 
+/* The one bit that a value is of; a number with a point or an exponent is a fraction. */
 uint8_t value_type_of(const json_t *value);
 
 /* The values that enum or const list, 0: none does; the i-th of them, borrowed. */
