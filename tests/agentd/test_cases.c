@@ -16,12 +16,6 @@
     "{\"text\":\"ok</think>\\n\\n<｜DSML｜ calls>\\n" invokes "</｜DSML｜ calls>" EOS "\"}\n"
 #define N_CLIENTS 16
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
 /* ---- calls ------------------------------------------------------------------------ */
 
 struct calls {

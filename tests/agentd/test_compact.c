@@ -24,17 +24,6 @@
 
 static const char AUTO_RUN[] = "{\"approve\":\"auto\",\"tools\":[\"run\"]}";
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
-static json_int_t int_of(const json_t *o, const char *key)
-{
-    return json_integer_value(json_object_get(o, key));
-}
-
 static void make(struct daemon_fixture *d, const char *context)
 {
     daemon_make(d, "{\"text\":\"unused\"}\n");
@@ -59,29 +48,6 @@ static void prompt(struct client *c, const char *id, const char *message,
 
 /* ---- what there is on the tape, and in the log ------------------------------------ */
 
-static void keep(void *user, const char *method, const json_t *params)
-{
-    json_t *list = user;
-    if (!strcmp(method, "session/event"))
-        json_array_append_new(list, json_deep_copy(params));
-    else if (!strcmp(method, "session/live"))
-        json_array_append_new(list, json_null());
-}
-
-static json_t *events(const struct daemon_fixture *d, const char *id)
-{
-    json_t *list = json_array();
-    struct client *c = daemon_connect(d, keep, list);
-    json_decref(
-        daemon_call(c, "session/attach", json_pack("{s:s, s:i}", "id", id, "fromSeq", 0)));
-    while (!json_array_size(list) ||
-           !json_is_null(json_array_get(list, json_array_size(list) - 1)))
-        assert_int_equal(client_poll(c, 5000, NULL), OK);
-    json_array_remove(list, json_array_size(list) - 1);
-    client_free(c);
-    return list;
-}
-
 /* How many items of a kind have this in their text; and that seqs have no gap. */
 static int count_items(const json_t *list, const char *kind, const char *part)
 {
@@ -95,24 +61,6 @@ static int count_items(const json_t *list, const char *kind, const char *part)
         n += !strcmp(text_of(item, "kind"), kind) && strstr(text_of(item, "text"), part);
     }
     return n;
-}
-
-/* The store of a daemon that has ended. */
-static struct store *open_store(const struct daemon_fixture *d)
-{
-    char db[200], packs[200], state[200];
-    struct store *st = NULL;
-    struct error e;
-    snprintf(db, sizeof db, "%s/agentd.db", d->store);
-    snprintf(packs, sizeof packs, "%s/packs", d->store);
-    snprintf(state, sizeof state, "%s/state", d->store);
-    const struct store_options o = {.db_path = db,
-                                    .packs_dir = packs,
-                                    .state_dir = state,
-                                    .block_tokens = 64,
-                                    .no_direct_io = true};
-    assert_ok(store_open(&st, &o, &e), &e);
-    return st;
 }
 
 /* How often the model has read this, as bytes. */
@@ -132,19 +80,6 @@ static int count_on_tape(struct store *st, const char *id, const char *text)
     return found;
 }
 
-static int lines_of(const struct daemon_fixture *d, const char *name)
-{
-    char path[256], line[64];
-    int n = 0;
-    snprintf(path, sizeof path, "%s/%s", d->work, name);
-    FILE *f = fopen(path, "re");
-    while (f && fgets(line, sizeof line, f))
-        n++;
-    if (f)
-        fclose(f);
-    return n;
-}
-
 static void letters(char *out, char letter, size_t n)
 {
     memset(out, letter, n);
@@ -162,11 +97,8 @@ static void check_balanced(const json_t *answer)
 
 static void check_verified(struct client *c, const char *id)
 {
-    json_auto_t *v = daemon_call(c, "session/verify", json_pack("{s:s}", "id", id));
-    if (!json_is_true(json_object_get(v, "equal")))
-        fail_msg("verify: %s", json_dumps(v, 0));
     /* The opening is that of the tape before: its rows are restored, and no digest is. */
-    assert_in_range(int_of(v, "segmentsWithoutDigest"), 0, 1);
+    assert_in_range(daemon_verify(c, id), 0, 1);
 }
 
 static void check_end(const struct daemon_fixture *d, struct client *c, const char *id,
@@ -175,7 +107,7 @@ static void check_end(const struct daemon_fixture *d, struct client *c, const ch
     json_auto_t *answer = daemon_wait(c, id);
     if (strcmp(text_of(answer, "reason"), reason) || strcmp(text_of(answer, "text"), text)) {
         daemon_show_log(d);
-        json_auto_t *all = events(d, id);
+        json_auto_t *all = daemon_events(d, id);
         json_dumpf(all, stderr, JSON_INDENT(1));
         fail_msg("%s", json_dumps(answer, 0));
     }
@@ -194,7 +126,7 @@ static const char *const runs[] = {
 static void check_session(struct daemon_fixture *d, struct client *c, const char *id)
 {
     char kept[27] = "", part[600];
-    json_auto_t *all = events(d, id);
+    json_auto_t *all = daemon_events(d, id);
     json_auto_t *list = daemon_call(c, "session/list", json_object());
     const json_t *s;
     size_t i;
@@ -211,10 +143,10 @@ static void check_session(struct daemon_fixture *d, struct client *c, const char
     check_verified(c, id);
     check_verified(c, kept);
     for (i = 0; i < 3; i++)
-        assert_int_equal(lines_of(d, (const char *[]){"a", "b", "c"}[i]), 1);
+        assert_int_equal(daemon_lines(d, (const char *[]){"a", "b", "c"}[i]), 1);
     client_free(c);
     assert_int_equal(daemon_stop(d), 0);
-    struct store *st = open_store(d);
+    struct store *st = daemon_open_store(d);
     letters(part, 'a', 500);
     assert_int_equal(count_on_tape(st, id, part), 0);
     assert_int_equal(count_on_tape(st, kept, part), 2000 - 500 + 1);
@@ -257,7 +189,7 @@ static void test_the_loop_goes_on_behind_a_summary(void **state)
 /* A call was cut: its result says so, is short, and everything fits without a summary. */
 static bool has_interrupted(const struct daemon_fixture *d, const char *id)
 {
-    json_auto_t *all = events(d, id);
+    json_auto_t *all = daemon_events(d, id);
     return count_items(all, "tool_result", "[interrupted") > 0;
 }
 
@@ -268,7 +200,7 @@ static void check_interrupted(struct daemon_fixture *d, struct client *c, const 
     check_balanced(answer);
     check_verified(c, id);
     for (int i = 0; i < 3; i++)
-        assert_in_range(lines_of(d, (const char *[]){"a", "b", "c"}[i]), 0, 1);
+        assert_in_range(daemon_lines(d, (const char *[]){"a", "b", "c"}[i]), 0, 1);
     client_free(c);
 }
 
@@ -387,7 +319,7 @@ static void refused_summary(const char *summary, const char *says)
     daemon_session(&d, c, AUTO_RUN, id);
     prompt(c, id, "m", all_runs);
     check_end(&d, c, id, "end", "done");
-    json_auto_t *all = events(&d, id);
+    json_auto_t *all = daemon_events(&d, id);
     assert_int_equal(count_errors(all, says), 1);
     assert_int_equal(count_items(all, "note", "Write a summary"), 1);
     assert_int_equal(count_items(all, "note", "compacted: "), 0);
@@ -396,11 +328,11 @@ static void refused_summary(const char *summary, const char *says)
     check_verified(c, id);
     client_free(c);
     assert_int_equal(daemon_stop(&d), 0);
-    struct store *st = open_store(&d);
+    struct store *st = daemon_open_store(&d);
     assert_int_equal(count_on_tape(st, id, "bytes left out: the context has no room"), 1);
     letters(part, 'b', 400);
     assert_true(count_on_tape(st, id, part) > 0); /* as much of it as there is room for */
-    assert_int_equal(lines_of(&d, "b"), 1);
+    assert_int_equal(daemon_lines(&d, "b"), 1);
     store_close(st);
     daemon_remove(&d);
 }
@@ -429,7 +361,7 @@ static void test_a_summary_must_be_shorter(void **state)
            (const char *const[]){WRITE("2000", "a"), WRITE("3000", "b"), longer, SAY("done"),
                                  NULL});
     check_end(&d, c, id, "length", "");
-    json_auto_t *all = events(&d, id);
+    json_auto_t *all = daemon_events(&d, id);
     assert_int_equal(count_errors(all, "longer than what it stands for"), 1);
     assert_int_equal(count_items(all, "note", "compacted: "), 0);
     check_verified(c, id);
@@ -474,7 +406,7 @@ static void test_a_result_larger_than_the_context_is_cut(void **state)
     text[4000000] = '\0';
     answer_call(c, id, waits, text);
     check_end(&d, c, id, "end", "done");
-    json_auto_t *all = events(&d, id);
+    json_auto_t *all = daemon_events(&d, id);
     assert_int_equal(count_items(all, "note", "Write a summary"), 0);
     assert_int_equal(count_items(all, "note", "results were cut"), 1);
     json_auto_t *now = daemon_call(c, "session/get", json_pack("{s:s}", "id", id));
@@ -505,7 +437,7 @@ static void test_without_any_room_the_turn_ends_with_length(void **state)
     assert_string_equal(text_of(waits, "reason"), "requires_action");
     answer_call(c, id, waits, "x");
     check_end(&d, c, id, "length", "");
-    json_auto_t *all = events(&d, id);
+    json_auto_t *all = daemon_events(&d, id);
     assert_int_equal(count_errors(all, "context: "), 1);
     assert_int_equal(count_items(all, "tool_result", "x"), 1);
     check_verified(c, id);
@@ -535,12 +467,12 @@ static void test_many_summaries_in_one_turn(void **state)
     daemon_session(&d, c, AUTO_RUN, id);
     prompt(c, id, "m", forced);
     check_end(&d, c, id, "end", "done");
-    json_auto_t *all = events(&d, id);
+    json_auto_t *all = daemon_events(&d, id);
     assert_int_equal(count_items(all, "note", "compacted: "), 8);
     assert_int_equal(count_items(all, "tool_result", ""), 9);
     assert_int_equal(count_items(all, "note", "results were cut"), 0);
-    assert_int_equal(lines_of(&d, "a"), 5);
-    assert_int_equal(lines_of(&d, "b"), 4);
+    assert_int_equal(daemon_lines(&d, "a"), 5);
+    assert_int_equal(daemon_lines(&d, "b"), 4);
     check_verified(c, id);
     client_free(c);
     daemon_remove(&d);
@@ -567,7 +499,7 @@ static void test_forgetful_model_is_stopped(void **state)
     letters(filler, 'f', sizeof filler - 1);
     daemon_prompt(c, id, filler);
     check_end(&d, c, id, "loop", "");
-    json_auto_t *all = events(&d, id);
+    json_auto_t *all = daemon_events(&d, id);
     assert_true(count_items(all, "note", "compacted: ") >= 1);
     client_free(c);
     daemon_remove(&d);
@@ -638,7 +570,7 @@ static void stop_in(int phase)
     client_free(c);
     client_free(other);
     assert_int_equal(daemon_stop(&d), 0);
-    assert_int_equal(lines_of(&d, "b"), 1);
+    assert_int_equal(daemon_lines(&d, "b"), 1);
     daemon_remove(&d);
 }
 
@@ -689,13 +621,13 @@ static void steered(bool killed)
         other = daemon_connect(&d, NULL, NULL);
     }
     check_end(&d, other, id, "end", "done");
-    json_auto_t *all = events(&d, id);
+    json_auto_t *all = daemon_events(&d, id);
     int said = count_items(all, "user", "STEERED"); /* pending, delivered */
     assert_true(said == 2 || (!told && said == 0));
     client_free(c);
     client_free(other);
     assert_int_equal(daemon_stop(&d), 0);
-    struct store *st = open_store(&d);
+    struct store *st = daemon_open_store(&d);
     assert_int_equal(count_on_tape(st, id, "STEERED"), said / 2);
     assert_int_equal(count_on_tape(st, id, "echo x >> b"), 1);
     store_close(st);
@@ -728,7 +660,7 @@ static void test_a_tiny_model(void **state)
                                  SAY("the numbers from 1 to 600"), CALL("seq 601 610"),
                                  SAY("done"), NULL});
     check_end(&d, c, id, "end", "done");
-    json_auto_t *all = events(&d, id);
+    json_auto_t *all = daemon_events(&d, id);
     assert_int_equal(count_items(all, "note", "compacted: "), 1);
     assert_int_equal(count_items(all, "tool_result", "\n600\n"), 1);
     check_verified(c, id);

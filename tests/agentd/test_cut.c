@@ -15,17 +15,6 @@
 
 static const char AUTO_RUN[] = "{\"approve\":\"auto\",\"tools\":[\"run\"]}";
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
-static json_int_t int_of(const json_t *o, const char *key)
-{
-    return json_integer_value(json_object_get(o, key));
-}
-
 /* A turn; the last event of the session then. */
 static json_int_t turn(struct client *c, const char *id, const char *say, const char *answer)
 {

@@ -1,7 +1,6 @@
 /* A daemon whose state is encrypted under a passphrase: killed, resumed exactly, refused. */
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 
 #include "base/fs.h"
 #include "base/spawn.h"
@@ -15,17 +14,6 @@
 static json_int_t figure(const json_t *o, const char *object, const char *key)
 {
     return json_integer_value(json_object_get(json_object_get(o, object), key));
-}
-
-static void wait_saved(struct client *c)
-{
-    for (int i = 0; i < 1000; i++) {
-        json_auto_t *s = daemon_call(c, "daemon/status", NULL);
-        if (json_integer_value(json_object_get(s, "stateCommits")) == 0)
-            return;
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-    }
-    fail_msg("state is never saved");
 }
 
 static void put(const char *path, const char *text)
@@ -74,7 +62,7 @@ static void an_encrypted_session_comes_back(void **state)
     daemon_session(&d, c, NULL, id);
     daemon_prompt(c, id, "first");
     json_decref(daemon_wait(c, id));
-    wait_saved(c);
+    daemon_wait_saved(c);
     client_free(c);
     daemon_kill(&d);
 

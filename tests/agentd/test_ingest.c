@@ -8,7 +8,6 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "tests/support/daemon.h"
@@ -22,21 +21,9 @@
 #define TAIL "</｜DSML｜ calls>"
 #define DONE "ok</think>All done."
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
 static json_int_t ledger_of(const json_t *answer, const char *key)
 {
     return json_integer_value(json_object_get(json_object_get(answer, "ledger"), key));
-}
-
-static void nap(long ms)
-{
-    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
-    nanosleep(&t, NULL);
 }
 
 /* xorshift64 */

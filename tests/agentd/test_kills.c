@@ -40,17 +40,6 @@ static uint64_t now_ms(void)
     return clock_mono_ns(clock_real()) / 1000000;
 }
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
-static json_int_t int_of(const json_t *o, const char *key)
-{
-    return json_integer_value(json_object_get(o, key));
-}
-
 /* SplitMix64: moments that look random and are the same in every run of the test. */
 static uint64_t draw(uint64_t *seed)
 {
@@ -75,28 +64,6 @@ static pid_t kill_later(pid_t victim, uint64_t us)
 }
 
 /* ---- the store of a dead daemon --------------------------------------------------- */
-
-static struct store *open_store(const struct daemon_fixture *d)
-{
-    char db[200], packs[200], state[200];
-    struct store *st = NULL;
-    struct error e;
-    enum err rc = ERR_BUSY;
-    snprintf(db, sizeof db, "%s/agentd.db", d->store);
-    snprintf(packs, sizeof packs, "%s/packs", d->store);
-    snprintf(state, sizeof state, "%s/state", d->store);
-    const struct store_options o = {
-        .db_path = db, .packs_dir = packs, .state_dir = state, .no_direct_io = true};
-    /* A child of the dead daemon that is not at its exec yet holds the lock a moment longer. */
-    for (int i = 0; i < 1000 && rc == ERR_BUSY; i++) {
-        const struct timespec t = {0, 2000000};
-        if (i)
-            nanosleep(&t, NULL);
-        rc = store_open(&st, &o, &e);
-    }
-    assert_ok(rc, &e);
-    return st;
-}
 
 /* A session at the moment of the kill. */
 struct left {
@@ -363,7 +330,7 @@ static void tool_loop(uint64_t us, uint64_t *took_us, struct tally *n)
     if (killer)
         waitpid(killer, NULL, 0);
     json_auto_t *before = json_copy(t.events);
-    struct store *st = open_store(&d);
+    struct store *st = daemon_open_store(&d);
     look(st, "victim", t.id, &first);
     look(st, "branch", t.fork_id, &fork);
     store_close(st);
@@ -430,7 +397,7 @@ static void spoken_fini(struct spoken *s)
 
 static void read_tape(const struct daemon_fixture *d, struct spoken *out, uint64_t *at)
 {
-    struct store *st = open_store(d);
+    struct store *st = daemon_open_store(d);
     struct error e;
     AUTO(tape) struct tape t = {0};
     AUTO(session_info) struct session_info s = {0};

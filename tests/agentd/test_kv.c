@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "agentd/verbs.h"
@@ -16,29 +15,6 @@
 #define SAY(text) "{\"text\":\"ok</think>" text EOS "\"}\n"
 #define N_SESSIONS 10
 #define ROUNDS 3
-
-static json_int_t int_of(const json_t *o, const char *key)
-{
-    return json_integer_value(json_object_get(o, key));
-}
-
-static void nap(long ms)
-{
-    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
-    nanosleep(&t, NULL);
-}
-
-/* Until no state commit is under way. */
-static void wait_saved(struct client *c)
-{
-    for (int i = 0; i < 2000; i++) {
-        json_auto_t *s = daemon_call(c, "daemon/status", NULL);
-        if (int_of(s, "stateCommits") == 0)
-            return;
-        nap(5);
-    }
-    fail_msg("state commits go on and on");
-}
 
 static json_int_t figure(struct client *c, const char *id, const char *key)
 {
@@ -104,7 +80,7 @@ static void test_quota_of_three(void **state)
     struct client *c = daemon_connect(&d, NULL, NULL);
     daemon_session(&d, c, NULL, ids[0]);
     json_decref(turn(c, ids[0], text));
-    wait_saved(c);
+    daemon_wait_saved(c);
     json_auto_t *one = space_of(c, ids[0]);
     client_free(c);
     daemon_stop(&d);
@@ -132,7 +108,7 @@ static void test_quota_of_three(void **state)
                 lost += int_of(l, "relost");
                 whole += int_of(l, "relost") == 0;
             }
-            wait_saved(c);
+            daemon_wait_saved(c);
             json_auto_t *stats = daemon_call(c, "kv/stats", NULL);
             assert_true(int_of(stats, "usedBytes") <= int_of(stats, "quotaBytes"));
         }
@@ -158,7 +134,7 @@ static void test_mooncake_2475_quota_of_nothing(void **state)
     daemon_session(&d, c, NULL, id);
     for (int i = 0; i < 3; i++)
         json_decref(turn(c, id, "hello"));
-    wait_saved(c);
+    daemon_wait_saved(c);
     assert_int_equal(figure(c, id, "statePosition"), 0);
     client_free(c);
     daemon_kill(&d);
@@ -181,7 +157,7 @@ static void test_verbs(void **state)
     struct client *c = daemon_connect(&d, NULL, NULL);
     daemon_session(&d, c, "{\"name\":\"one\"}", id);
     json_decref(turn(c, id, "hello"));
-    wait_saved(c);
+    daemon_wait_saved(c);
     const struct agentctl_ran *r = AGENTCTL("kv", "stats");
     assert_int_equal(r->code, EXIT_DONE);
     assert_has(r->out, "one");
@@ -225,7 +201,7 @@ static void test_fork_inside_a_block(void **state)
     json_int_t seq = figure(c, id, "lastSeq"), length = figure(c, id, "tokens");
     for (int i = 0; i < 3; i++) {
         json_decref(turn(c, id, text));
-        wait_saved(c);
+        daemon_wait_saved(c);
     }
     assert_true(length % 64 != 0);
     json_auto_t *before = daemon_call(c, "kv/stats", NULL);
@@ -305,7 +281,7 @@ static void test_lmcache_1981_omlx_1070_all_at_once(void **state)
         await(keeper, gc);
         await(keeper, fsck);
     }
-    wait_saved(c);
+    daemon_wait_saved(c);
     print_message("%d turns with gc and fsck under way: %lld tokens restored, %lld relost\n",
                   rounds * N, (long long)restored, (long long)relost);
     assert_true(restored > 0);
@@ -330,7 +306,7 @@ static void test_namespace_drop(void **state)
     struct client *c = daemon_connect(&d, NULL, NULL);
     daemon_session(&d, c, "{\"name\":\"one\"}", id);
     json_decref(turn(c, id, "hello"));
-    wait_saved(c);
+    daemon_wait_saved(c);
     snprintf(path, sizeof path, "%s/spill/%s", d.store, id);
     assert_int_equal(mkdir(path, 0700), 0);
     snprintf(path, sizeof path, "%s/spill/%s/call-1", d.store, id);
@@ -350,7 +326,7 @@ static void test_namespace_drop(void **state)
     /* And it begins again. */
     daemon_session(&d, c, "{\"name\":\"one\"}", id);
     json_decref(turn(c, id, "hello"));
-    wait_saved(c);
+    daemon_wait_saved(c);
     assert_int_equal(AGENTCTL("fsck")->code, EXIT_DONE);
     client_free(c);
     daemon_kill(&d);
@@ -374,7 +350,7 @@ static void test_fsck(void **state)
     struct client *c = daemon_connect(&d, NULL, NULL);
     daemon_session(&d, c, "{\"name\":\"one\"}", id);
     json_decref(turn(c, id, "hello"));
-    wait_saved(c);
+    daemon_wait_saved(c);
     const struct agentctl_ran *r = AGENTCTL("fsck");
     assert_int_equal(r->code, EXIT_DONE);
     assert_has(r->out, ": whole\n");

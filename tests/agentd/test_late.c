@@ -3,49 +3,12 @@
  * stopped; and what is damaged is found late and never gets into a text. */
 #include "tests/support/test.h"
 
-#include <time.h>
-
 #include "sessions/store.h"
 #include "tests/support/daemon.h"
 #include "tests/support/store_harm.h"
 
 #define MODEL "tests/golden/a_tiny/model"
 #define MAX_PLACES 256
-
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
-static json_int_t int_of(const json_t *o, const char *key)
-{
-    return json_integer_value(json_object_get(o, key));
-}
-
-static void nap(long ms)
-{
-    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
-    nanosleep(&t, NULL);
-}
-
-static void wait_saved(struct client *c)
-{
-    for (int i = 0; i < 2000; i++) {
-        json_auto_t *s = daemon_call(c, "daemon/status", NULL);
-        if (int_of(s, "stateCommits") == 0)
-            return;
-        nap(5);
-    }
-    fail_msg("state is never saved");
-}
-
-static void check_verified(struct client *c, const char *id)
-{
-    json_auto_t *v = daemon_call(c, "session/verify", json_pack("{s:s}", "id", id));
-    if (!json_is_true(json_object_get(v, "equal")))
-        fail_msg("verify: %s", json_dumps(v, 0));
-}
 
 /* ---- what readers see ------------------------------------------------------------- */
 
@@ -177,7 +140,7 @@ static int setup(void **state)
     snprintf(w->expected, sizeof w->expected, "%s", text_of(a, "text"));
     assert_int_equal(int_of(json_object_get(a, "ledger"), "restored"), 0);
     json_decref(a);
-    wait_saved(w->c);
+    daemon_wait_saved(w->c);
     w->length = (uint64_t)session_figure(w, "tokens");
     snprintf(w->budget, sizeof w->budget, "%lld", (long long)minimum(w->c));
     client_free(w->c);
@@ -216,7 +179,7 @@ static void second_turn(struct world *w)
         daemon_show_log(&w->d);
         fail_msg("said\n%s\nwant\n%s", text_of(a, "text"), w->expected);
     }
-    check_verified(w->c, w->id);
+    daemon_verify(w->c, w->id);
 }
 
 static void wait_deltas(struct world *w, size_t n)
@@ -251,12 +214,12 @@ static void test_rows_come_late(void **state)
     json_int_t brought = int_of(r, "bytes_read");
     json_decref(r);
     /* Again, after it has saved; and the same session with all rows brought. */
-    wait_saved(w->c);
+    daemon_wait_saved(w->c);
     restart(w, false);
     daemon_prompt(w->c, w->id, "once more");
     json_decref(answer_of(w->c, w->id));
-    check_verified(w->c, w->id);
-    wait_saved(w->c);
+    daemon_verify(w->c, w->id);
+    daemon_wait_saved(w->c);
     client_free(w->c);
     assert_int_equal(daemon_stop(&w->d), 0);
     w->d.extra[0] = NULL;
@@ -264,7 +227,7 @@ static void test_rows_come_late(void **state)
     w->c = daemon_connect(&w->d, NULL, NULL);
     daemon_prompt(w->c, w->id, "and all of it");
     json_decref(answer_of(w->c, w->id));
-    check_verified(w->c, w->id);
+    daemon_verify(w->c, w->id);
     r = resume_of(w);
     assert_int_equal(int_of(r, "late"), 0);
     assert_true(int_of(r, "bytes_read") > brought);
@@ -278,13 +241,13 @@ static void check_recovered(struct world *w)
     assert_true(int_of(r, "relost") > 0);
     json_decref(r);
     /* What was computed again is saved again. */
-    wait_saved(w->c);
+    daemon_wait_saved(w->c);
     json_int_t length = session_figure(w, "tokens");
     restart(w, true);
     daemon_prompt(w->c, w->id, "once more");
     json_auto_t *a = answer_of(w->c, w->id);
     assert_int_equal(int_of(json_object_get(a, "ledger"), "restored"), length);
-    check_verified(w->c, w->id);
+    daemon_verify(w->c, w->id);
 }
 
 /* The first step that needs damaged rows meets them: the turn goes on from what verifies. */
@@ -323,13 +286,13 @@ static void test_cancel(void **state)
             harm_all(w);
         json_decref(daemon_call(w->c, "session/cancel", json_pack("{s:s}", "id", w->id)));
         json_decref(daemon_wait(w->c, w->id));
-        wait_saved(w->c);
+        daemon_wait_saved(w->c);
         if (i % 2)
             restart(w, i == 3);
     }
     daemon_prompt(w->c, w->id, "and now?");
     json_decref(answer_of(w->c, w->id));
-    check_verified(w->c, w->id);
+    daemon_verify(w->c, w->id);
 }
 
 /* Forks, rewinds, state commits and a deletion while rows are behind. */
@@ -338,28 +301,28 @@ static void test_forks_and_saves(void **state)
     struct world *w = *state;
     daemon_prompt(w->c, w->id, "and now?");
     second_turn(w);
-    wait_saved(w->c);
+    daemon_wait_saved(w->c);
     json_decref(daemon_call(w->c, "session/fork",
                             json_pack("{s:s, s:s}", "id", w->id, "name", "a-fork")));
     daemon_prompt(w->c, w->id, "goes on");
     json_decref(answer_of(w->c, w->id));
-    wait_saved(w->c);
+    daemon_wait_saved(w->c);
     assert_int_equal(session_figure(w, "statePosition"), session_figure(w, "tokens"));
     restart(w, false);
     daemon_prompt(w->c, "a-fork", "goes on");
     json_decref(answer_of(w->c, "a-fork"));
-    check_verified(w->c, "a-fork");
-    wait_saved(w->c);
+    daemon_verify(w->c, "a-fork");
+    daemon_wait_saved(w->c);
     restart(w, false);
     daemon_prompt(w->c, w->id, "and is removed");
-    wait_saved(w->c);
+    daemon_wait_saved(w->c);
     json_decref(daemon_call(w->c, "session/cancel", json_pack("{s:s}", "id", w->id)));
     json_decref(daemon_wait(w->c, w->id));
     json_decref(
         daemon_call(w->c, "session/delete", json_pack("{s:s, s:b}", "id", w->id, "purge", 1)));
     daemon_prompt(w->c, "a-fork", "and stays");
     json_decref(answer_of(w->c, "a-fork"));
-    check_verified(w->c, "a-fork");
+    daemon_verify(w->c, "a-fork");
 }
 
 /* Killed in the middle of a run whose rows are behind, sound or damaged. */

@@ -81,17 +81,6 @@ static uint64_t draw(uint64_t *seed, uint64_t below)
     return (z ^ (z >> 31)) % below;
 }
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
-static json_int_t int_of(const json_t *o, const char *key)
-{
-    return json_integer_value(json_object_get(o, key));
-}
-
 static void found_wrong(struct worker *w, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 static void found_wrong(struct worker *w, const char *fmt, ...)

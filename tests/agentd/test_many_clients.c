@@ -29,12 +29,6 @@ static bool is_slow(void)
     return getenv("AGENTD_SLOW") != NULL;
 }
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
 /* ---- the daemon from outside ------------------------------------------------------ */
 
 static long rss_kb(const struct daemon_fixture *d)

@@ -16,17 +16,6 @@
     "name=\"command\" string=\"true\">" command                                                  \
     "</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>"
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
-static json_int_t int_of(const json_t *o, const char *key)
-{
-    return json_integer_value(json_object_get(o, key));
-}
-
 /* The smallest budget, as the daemon tells it. */
 static void start(struct daemon_fixture *d, char *budget, size_t cap)
 {
@@ -72,13 +61,6 @@ static int count_log(const struct daemon_fixture *d, const char *part)
     return n;
 }
 
-static void check_verified(struct client *c, const char *id)
-{
-    json_auto_t *v = daemon_call(c, "session/verify", json_pack("{s:s}", "id", id));
-    if (!json_is_true(json_object_get(v, "equal")))
-        fail_msg("verify: %s", json_dumps(v, 0));
-}
-
 static void prompt(struct client *c, const char *id, const char *const *runs)
 {
     json_t *forced = json_array();
@@ -114,7 +96,7 @@ static void test_all_turns_make_progress(void **state)
         }
     }
     for (int i = 0; i < N_SESSIONS; i += 3)
-        check_verified(c, ids[i]);
+        daemon_verify(c, ids[i]);
     /* Both ways: one that could do without has left, and one that found none has waited. */
     fprintf(stderr, "left %d, waited %d\n", count_log(&d, "leaves memory for"),
             count_log(&d, "waits for memory"));
@@ -150,12 +132,12 @@ static void test_cancelled_and_killed_while_it_waits(void **state)
         json_auto_t *other = daemon_wait(c, ids[i]);
         assert_string_equal(text_of(other, "reason"), "end");
         check_balanced(other);
-        check_verified(c, ids[i]);
+        daemon_verify(c, ids[i]);
     }
     prompt(c, ids[1], runs);
     json_auto_t *last = daemon_wait(c, ids[1]);
     assert_string_equal(text_of(last, "reason"), "end");
-    check_verified(c, ids[1]);
+    daemon_verify(c, ids[1]);
     client_free(c);
     assert_int_equal(daemon_stop(&d), 0);
     daemon_remove(&d);
@@ -252,7 +234,7 @@ static void test_a_running_tool_holds_no_memory(void **state)
     assert_string_equal(text_of(other, "reason"), "end");
     check_balanced(other);
     for (int i = 0; i < 2; i++)
-        check_verified(c, ids[i]);
+        daemon_verify(c, ids[i]);
     client_free(c);
     assert_int_equal(daemon_stop(&d), 0);
     daemon_remove(&d);

@@ -16,17 +16,6 @@
 #define SAY(text) "{\"text\":\"ok</think>" text "<｜end▁of▁sentence｜>\",\"token_ms\":0}\n"
 static const char script[] = SAY("one") SAY("two") SAY("three") SAY("four") SAY("five");
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
-static json_int_t int_of(const json_t *o, const char *key)
-{
-    return json_integer_value(json_object_get(o, key));
-}
-
 static bool log_says(const struct daemon_fixture *d, const char *text)
 {
     AUTO(buf) struct buf b = BUF_INIT(1 << 24);

@@ -5,7 +5,6 @@
 
 #include <dirent.h>
 #include <stdbool.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "sessions/session.h"
@@ -24,30 +23,6 @@
 /* Two steps, three calls, each leaves one line in its own file per run of its body. */
 static const char script[] = CALL(RUN("echo x >> a") RUN("echo x >> b"))
     CALL(RUN("echo x >> c")) SAY("done") SAY("more");
-
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
-static json_int_t int_of(const json_t *o, const char *key)
-{
-    return json_integer_value(json_object_get(o, key));
-}
-
-static int lines_of(const struct daemon_fixture *d, const char *name)
-{
-    char path[256], line[64];
-    int n = 0;
-    snprintf(path, sizeof path, "%s/%s", d->work, name);
-    FILE *f = fopen(path, "re");
-    while (f && fgets(line, sizeof line, f))
-        n++;
-    if (f)
-        fclose(f);
-    return n;
-}
 
 /* ---- a client that retries until it is answered ----------------------------------- */
 
@@ -120,31 +95,6 @@ static void drive(const struct daemon_fixture *d, struct told *t)
 
 /* ---- the store of a dead daemon --------------------------------------------------- */
 
-static struct store *open_store(const struct daemon_fixture *d)
-{
-    char db[200], packs[200], state[200];
-    struct store *st = NULL;
-    struct error e;
-    enum err rc = ERR_BUSY;
-    snprintf(db, sizeof db, "%s/agentd.db", d->store);
-    snprintf(packs, sizeof packs, "%s/packs", d->store);
-    snprintf(state, sizeof state, "%s/state", d->store);
-    const struct store_options o = {.db_path = db,
-                                    .packs_dir = packs,
-                                    .state_dir = state,
-                                    .block_tokens = 64,
-                                    .no_direct_io = true};
-    /* A child of the dead daemon that is not at its exec yet holds the lock a moment longer. */
-    for (int i = 0; i < 1000 && rc == ERR_BUSY; i++) {
-        const struct timespec t = {0, 2000000};
-        if (i)
-            nanosleep(&t, NULL);
-        rc = store_open(&st, &o, &e);
-    }
-    assert_ok(rc, &e);
-    return st;
-}
-
 /* Calls whose start is on record and whose outcome is not: these, and no others, have to be
  * shown as interrupted. */
 static bool add_due(void *user, const struct tape_call *call)
@@ -163,7 +113,7 @@ static bool add_turn(void *user, const char *session, const struct tape_turn *t)
 
 static json_t *calls_due(const struct daemon_fixture *d)
 {
-    struct store *st = open_store(d);
+    struct store *st = daemon_open_store(d);
     AUTO(session_info) struct session_info s = {0};
     json_auto_t *turns = json_array();
     json_t *due = json_object();
@@ -184,7 +134,7 @@ static size_t told_interrupted(const struct daemon_fixture *d)
 {
     static const char text[] = "[interrupted: the daemon stopped while this call was running. "
                                "Its outcome is unknown; it was not run again.]";
-    struct store *st = open_store(d);
+    struct store *st = daemon_open_store(d);
     AUTO(session_info) struct session_info s = {0};
     AUTO(tape) struct tape t = {0};
     struct error e;
@@ -234,7 +184,7 @@ static void check_calls(const struct daemon_fixture *d, const json_t *events, co
         assert_null(json_object_get(seen, id)); /* one outcome per call */
         json_object_set_new(seen, id, json_string(status));
         const char *file = strstr(id, ".1.c0") ? "c" : strstr(id, ".0.c1") ? "b" : "a";
-        int n = lines_of(d, file);
+        int n = daemon_lines(d, file);
         if (strcmp(status, json_object_get(due, id) ? "interrupted" : "done") != 0)
             fail_msg("call %s is %s", id, status);
         assert_in_range(n, json_object_get(due, id) ? 0 : 1, 1); /* never twice */
@@ -267,11 +217,7 @@ static void check_answer(const struct daemon_fixture *d, struct client *c, const
 
 static void check_verified(struct client *c, const char *id)
 {
-    json_t *v = daemon_call(c, "session/verify", json_pack("{s:s}", "id", id));
-    if (!json_is_true(json_object_get(v, "equal")))
-        fail_msg("verify: %s", json_dumps(v, 0));
-    assert_int_equal(int_of(v, "segmentsWithoutDigest"), 0);
-    json_decref(v);
+    assert_int_equal(daemon_verify(c, id), 0);
 }
 
 static void prompt_again(struct client *c, const char *id, const char *message)

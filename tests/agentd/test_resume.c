@@ -5,7 +5,6 @@
 #include <dirent.h>
 #include <signal.h>
 #include <stdbool.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "tests/support/daemon.h"
@@ -13,26 +12,9 @@
 #define EOS "<｜end▁of▁sentence｜>"
 #define SAY(text) "{\"text\":\"ok</think>" text EOS "\"}\n"
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
-static json_int_t int_of(const json_t *o, const char *key)
-{
-    return json_integer_value(json_object_get(o, key));
-}
-
 static json_int_t ledger_of(const json_t *answer, const char *key)
 {
     return int_of(json_object_get(answer, "ledger"), key);
-}
-
-static void nap(long ms)
-{
-    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
-    nanosleep(&t, NULL);
 }
 
 static json_t *answer_of(struct client *c, const char *id)
@@ -44,25 +26,6 @@ static json_t *answer_of(struct client *c, const char *id)
                          ledger_of(a, "recomputed") + ledger_of(a, "relost") +
                          ledger_of(a, "prefilled"));
     return a;
-}
-
-static void check_verified(struct client *c, const char *id)
-{
-    json_t *v = daemon_call(c, "session/verify", json_pack("{s:s}", "id", id));
-    if (!json_is_true(json_object_get(v, "equal")))
-        fail_msg("verify: %s", json_dumps(v, 0));
-    json_decref(v);
-}
-
-static void wait_saved(struct client *c)
-{
-    for (int i = 0; i < 1000; i++) {
-        json_auto_t *s = daemon_call(c, "daemon/status", NULL);
-        if (int_of(s, "stateCommits") == 0)
-            return;
-        nap(5);
-    }
-    fail_msg("state is never saved");
 }
 
 static json_int_t session_figure(struct client *c, const char *id, const char *key)
@@ -84,7 +47,7 @@ static void test_claude_code_86244_93490_ds4_673_idle_session_comes_back_from_ss
     daemon_session(&d, c, NULL, id);
     daemon_prompt(c, id, "first");
     json_decref(answer_of(c, id));
-    wait_saved(c);
+    daemon_wait_saved(c);
     json_int_t length = session_figure(c, id, "tokens");
     assert_int_equal(session_figure(c, id, "statePosition"), length);
     client_free(c);
@@ -99,7 +62,7 @@ static void test_claude_code_86244_93490_ds4_673_idle_session_comes_back_from_ss
     assert_int_equal(ledger_of(a, "relost"), 0);
     assert_true(ledger_of(a, "bytes_read") > 0);
     assert_string_equal(text_of(json_object_get(a, "resume"), "mode"), "exact");
-    check_verified(c, id);
+    daemon_verify(c, id);
     json_decref(a);
     client_free(c);
     daemon_remove(&d);
@@ -128,7 +91,7 @@ static void end_in_a_run(int signal)
     assert_true(ledger_of(a, "restored") > 1000);
     assert_int_equal(ledger_of(a, "relost"), 0);
     assert_in_range(ledger_of(a, "recomputed"), 0, 1); /* a sampled id that was not computed */
-    check_verified(c, id);
+    daemon_verify(c, id);
     json_decref(a);
     client_free(c);
     daemon_remove(&d);
@@ -171,7 +134,7 @@ static void test_state_inside_a_long_segment(void **state)
     assert_int_equal(ledger_of(a, "relost"), 0);
     assert_int_equal(ledger_of(a, "restored") + ledger_of(a, "recomputed"),
                      ledger_of(a, "prompt_tokens"));
-    check_verified(c, id);
+    daemon_verify(c, id);
     json_decref(a);
     client_free(c);
     daemon_remove(&d);
@@ -194,7 +157,7 @@ static void test_ds4_1069_765_dirge_506_eviction(void **state)
         daemon_prompt(c, ids[i], "first");
         json_decref(answer_of(c, ids[i]));
     }
-    wait_saved(c);
+    daemon_wait_saved(c);
     json_auto_t *s = daemon_call(c, "daemon/status", NULL);
     assert_int_equal(int_of(s, "sessionsResident"), 1);
     for (int i = 0; i < 3; i++) {
@@ -204,7 +167,7 @@ static void test_ds4_1069_765_dirge_506_eviction(void **state)
         assert_string_equal(text_of(a, "text"), "two");
         assert_int_equal(ledger_of(a, "restored") + ledger_of(a, "resident"), length);
         json_decref(a);
-        wait_saved(c);
+        daemon_wait_saved(c);
     }
     client_free(c);
     daemon_remove(&d);
@@ -227,7 +190,7 @@ static void test_state_that_cannot_be_saved(void **state)
     for (int i = 0; i < 2; i++) {
         daemon_prompt(c, id, "next");
         json_decref(answer_of(c, id));
-        wait_saved(c);
+        daemon_wait_saved(c);
     }
     json_int_t length = session_figure(c, id, "tokens");
     assert_int_equal(session_figure(c, id, "statePosition"), 0);
@@ -245,7 +208,7 @@ static void test_state_that_cannot_be_saved(void **state)
     json_auto_t *a = answer_of(c, id);
     assert_string_equal(text_of(a, "text"), "three");
     assert_int_equal(ledger_of(a, "recomputed"), length);
-    check_verified(c, id);
+    daemon_verify(c, id);
     client_free(c);
     daemon_remove(&d);
 }
@@ -297,7 +260,7 @@ static void come_back_after(void (*harm)(const char *path))
     daemon_session(&d, c, NULL, id);
     daemon_prompt(c, id, "first");
     json_decref(answer_of(c, id));
-    wait_saved(c);
+    daemon_wait_saved(c);
     json_int_t length = session_figure(c, id, "tokens");
     client_free(c);
     assert_int_equal(daemon_stop(&d), 0);
@@ -310,10 +273,10 @@ static void come_back_after(void (*harm)(const char *path))
     assert_true(ledger_of(a, "relost") > 0);
     assert_int_equal(
         ledger_of(a, "restored") + ledger_of(a, "relost") + ledger_of(a, "recomputed"), length);
-    check_verified(c, id);
+    daemon_verify(c, id);
     json_decref(a);
     /* And it is saved again. */
-    wait_saved(c);
+    daemon_wait_saved(c);
     length = session_figure(c, id, "tokens");
     client_free(c);
     daemon_kill(&d);
@@ -324,7 +287,7 @@ static void come_back_after(void (*harm)(const char *path))
     assert_string_equal(text_of(a, "text"), "three");
     assert_int_equal(ledger_of(a, "restored"), length);
     json_decref(a);
-    check_verified(c, id);
+    daemon_verify(c, id);
     client_free(c);
     daemon_remove(&d);
 }
@@ -352,7 +315,7 @@ static void test_fork_at_an_event(void **state)
     json_int_t seq = session_figure(c, id, "lastSeq"), length = session_figure(c, id, "tokens");
     daemon_prompt(c, id, "second");
     json_decref(answer_of(c, id));
-    wait_saved(c);
+    daemon_wait_saved(c);
     json_t *f =
         daemon_call(c, "session/fork",
                     json_pack("{s:s, s:I, s:s}", "id", id, "atSeq", seq, "name", "a-fork"));
@@ -365,8 +328,8 @@ static void test_fork_at_an_event(void **state)
     assert_int_equal(
         ledger_of(a, "restored") + ledger_of(a, "recomputed") + ledger_of(a, "relost"), length);
     assert_int_equal(ledger_of(a, "relost"), 0);
-    check_verified(c, fork_id);
-    check_verified(c, id);
+    daemon_verify(c, fork_id);
+    daemon_verify(c, id);
     json_decref(a);
     assert_int_equal(
         daemon_refused(c, "session/fork", json_pack("{s:s, s:i}", "id", id, "atSeq", 9999)),
@@ -397,7 +360,7 @@ static void test_fork_at_every_event(void **state)
     daemon_session(&d, c, NULL, id);
     daemon_prompt(c, id, "first");
     json_decref(answer_of(c, id));
-    wait_saved(c);
+    daemon_wait_saved(c);
     json_int_t last = session_figure(c, id, "lastSeq"), most = 0, least = INT32_MAX;
     for (json_int_t seq = 1; seq <= last; seq++) {
         json_t *f =
@@ -414,7 +377,7 @@ static void test_fork_at_every_event(void **state)
             least = prefilled < least ? prefilled : least;
         }
         json_decref(a);
-        check_verified(c, fork_id);
+        daemon_verify(c, fork_id);
     }
     assert_true(most > least + 80); /* the sentence about the unknown result */
     client_free(c);
@@ -462,7 +425,7 @@ static void test_recorded_mode_with_a_kill(void **state)
             fclose(f);
         nap(10);
     }
-    wait_saved(c);
+    daemon_wait_saved(c);
     json_int_t length = session_figure(c, id, "tokens");
     json_int_t saved = session_figure(c, id, "statePosition");
     client_free(c);
@@ -476,7 +439,7 @@ static void test_recorded_mode_with_a_kill(void **state)
     assert_int_equal(ledger_of(a, "relost"), 0);
     assert_int_equal(ledger_of(a, "restored"), saved);
     assert_int_equal(ledger_of(a, "recomputed"), length - saved);
-    check_verified(c, id);
+    daemon_verify(c, id);
     json_decref(a);
     client_free(c);
     daemon_remove(&d);

@@ -14,17 +14,6 @@
 #define A_TINY "tests/golden/a_tiny/model" /* 2 draft layers, blocks of 3 */
 #define EOS "<｜end▁of▁sentence｜>"
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
-static json_int_t int_of(const json_t *o, const char *key)
-{
-    return json_integer_value(json_object_get(o, key));
-}
-
 /* ---- a reader --------------------------------------------------------------------- */
 
 struct reader {

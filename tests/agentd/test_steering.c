@@ -18,12 +18,6 @@
 
 static const char AUTO_RUN[] = "{\"approve\":\"auto\",\"tools\":[\"run\"]}";
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
 static json_t *content(const char *id, const char *text)
 {
     return json_pack("{s:s, s:[{s:s, s:s}]}", "id", id, "content", "type", "text", "text",
@@ -54,30 +48,6 @@ static void until_state(struct client *c, const char *id, const char *state)
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     }
     fail_msg("never %s", state);
-}
-
-/* All events so far, as one array. */
-static void keep(void *user, const char *method, const json_t *params)
-{
-    json_t *list = user;
-    if (!strcmp(method, "session/event"))
-        json_array_append_new(list, json_deep_copy(params));
-    else if (!strcmp(method, "session/live"))
-        json_array_append_new(list, json_null());
-}
-
-static json_t *events(const struct daemon_fixture *d, const char *id)
-{
-    json_t *list = json_array();
-    struct client *c = daemon_connect(d, keep, list);
-    json_decref(
-        daemon_call(c, "session/attach", json_pack("{s:s, s:i}", "id", id, "fromSeq", 0)));
-    while (!json_array_size(list) ||
-           !json_is_null(json_array_get(list, json_array_size(list) - 1)))
-        assert_int_equal(client_poll(c, 5000, NULL), OK);
-    json_array_remove(list, json_array_size(list) - 1);
-    client_free(c);
-    return list;
 }
 
 /* Items of a kind and status (NULL: without one), their texts joined by "|". */
@@ -121,7 +91,7 @@ static void test_second_prompt_waits_its_turn(void **state)
         json_decref(answer);
         json_decref(r[i]);
     }
-    json_t *all = events(&d, id);
+    json_t *all = daemon_events(&d, id);
     items(all, "user", NULL, seen, sizeof seen);
     assert_string_equal(seen, "first|second|third");
     items(all, "note", "queued", seen, sizeof seen);
@@ -206,7 +176,7 @@ static void test_queue_survives_sigkill(void **state)
     c = daemon_connect(&d, NULL, NULL);
     answer = wait_turn(c, id, third);
     assert_string_equal(text_of(answer, "text"), "three");
-    json_t *all = events(&d, id);
+    json_t *all = daemon_events(&d, id);
     items(all, "user", NULL, seen, sizeof seen);
     assert_string_equal(seen, "first|second|third");
     items(all, "assistant", NULL, seen, sizeof seen);
@@ -269,7 +239,7 @@ static void test_steer_comes_with_the_results(void **state)
     assert_string_equal(text_of(answer, "text"), "done");
     assert_int_equal(
         json_integer_value(json_object_get(json_object_get(answer, "ledger"), "steps")), 2);
-    json_t *all = events(&d, id);
+    json_t *all = daemon_events(&d, id);
     items(all, "user", "pending", seen, sizeof seen);
     assert_string_equal(seen, "rather this");
     items(all, "user", "delivered", seen, sizeof seen);
@@ -304,7 +274,7 @@ static void steer_at_the_end(bool killed)
     json_t *answer = wait_turn(c, id, turn);
     assert_string_equal(text_of(answer, "text"), "two");
     assert_string_equal(text_of(answer, "reason"), "end");
-    json_t *all = events(&d, id);
+    json_t *all = daemon_events(&d, id);
     items(all, "user", "delivered", seen, sizeof seen);
     assert_string_equal(seen, "and that|and this");
     items(all, "assistant", NULL, seen, sizeof seen);
@@ -355,7 +325,7 @@ static void test_steer_repeated_gets_the_first_receipt(void **state)
     again = daemon_call(c, "session/steer", json_deep_copy(message));
     assert_true(json_equal(receipt, again));
     json_decref(again);
-    json_t *all = events(&d, id);
+    json_t *all = daemon_events(&d, id);
     items(all, "user", "delivered", seen, sizeof seen);
     assert_string_equal(seen, "and that");
     json_decref(all);
@@ -414,7 +384,7 @@ static void test_steer_of_a_fork_has_its_own_names(void **state)
     json_auto_t *third = daemon_call(c, "session/steer", json_deep_copy(more));
     assert_string_not_equal(text_of(third, "turnId"), text_of(asked, "turnId"));
     json_decref(wait_turn(c, text_of(g, "id"), third));
-    json_auto_t *all = events(&d, fork);
+    json_auto_t *all = daemon_events(&d, fork);
     items(all, "user", "delivered", seen, sizeof seen);
     assert_string_equal(seen, "and that|and that"); /* the parent's, and its own */
     client_free(c);
@@ -447,7 +417,7 @@ static void test_steer_due_after_sigkill(void **state)
     c = daemon_connect(&d, NULL, NULL);
     json_t *answer = wait_turn(c, id, turn);
     assert_string_equal(text_of(answer, "text"), "two");
-    json_t *all = events(&d, id);
+    json_t *all = daemon_events(&d, id);
     items(all, "user", "delivered", seen, sizeof seen);
     assert_string_equal(seen, "and that");
     json_decref(all);
@@ -471,7 +441,7 @@ static void test_steer_is_not_delivered_by_a_cancelled_turn(void **state)
     json_decref(daemon_call(c, "session/steer", content(id, "never")));
     json_decref(daemon_call(c, "session/cancel", json_pack("{s:s}", "id", id)));
     json_decref(daemon_wait(c, id));
-    json_t *all = events(&d, id);
+    json_t *all = daemon_events(&d, id);
     items(all, "user", "undelivered", seen, sizeof seen);
     assert_string_equal(seen, "never");
     items(all, "user", "delivered", seen, sizeof seen);

@@ -10,17 +10,6 @@
 #define EOS "<｜end▁of▁sentence｜>"
 #define N_STEPS 200
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
-static json_int_t int_of(const json_t *o, const char *key)
-{
-    return json_integer_value(json_object_get(o, key));
-}
-
 static json_int_t ledger_of(const json_t *answer, const char *key)
 {
     return int_of(json_object_get(answer, "ledger"), key);

@@ -22,12 +22,6 @@ static char id[27], config_dir[160];
 static json_t *approvals, *results; /* seen by the reader */
 static struct client *reader;
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
 static void notified(void *user, const char *method, const json_t *params)
 {
     const json_t *item = json_object_get(params, "item");

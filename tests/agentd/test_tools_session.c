@@ -52,12 +52,6 @@ static void restart(void)
     c = daemon_connect(&d, NULL, NULL);
 }
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
 struct log {
     json_t *results;    /* items */
     char last_call[64]; /* id of the newest call */

@@ -24,17 +24,6 @@
 
 static const char AUTO_RUN[] = "{\"approve\":\"auto\",\"tools\":[\"run\",\"list_dir\"]}";
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
-static json_int_t int_of(const json_t *o, const char *key)
-{
-    return json_integer_value(json_object_get(o, key));
-}
-
 /* ---- a reader that keeps what it sees --------------------------------------------- */
 
 struct reader {

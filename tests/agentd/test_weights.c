@@ -8,7 +8,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "agentd/bus_error.h"
@@ -19,12 +18,6 @@
 
 #define MODEL "tests/golden/a_tiny/model"
 #define HOLE "268435456" /* 256 MiB: about a quarter second of hashing */
-
-static void nap(long ms)
-{
-    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
-    nanosleep(&t, NULL);
-}
 
 static void copy_file(const char *from, const char *to, const char *name)
 {

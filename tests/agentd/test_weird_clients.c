@@ -41,12 +41,6 @@ static void close_daemon(void)
     daemon_remove(&d);
 }
 
-static const char *text_of(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
 static json_t *content(const char *id, const char *text)
 {
     return json_pack("{s:s, s:[{s:s, s:s}]}", "id", id, "content", "type", "text", "text",

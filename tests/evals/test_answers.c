@@ -1,14 +1,11 @@
 /* What the model answers after a resume: verify-resume's questions on the demo checkpoint. */
 #include "tests/support/test.h"
 
-#include <fcntl.h>
 #include <stdbool.h>
-#include <sys/wait.h>
 
 #include "base/fs.h"
-#include "base/json.h"
-#include "base/spawn.h"
 #include "tests/support/build_folder.h"
+#include "tests/support/evals_run.h"
 #include "tests/support/tempdir.h"
 
 #ifdef __SANITIZE_ADDRESS__
@@ -18,36 +15,6 @@
 #endif
 
 #define DEMO "examples/demo-model/checkpoint"
-
-static int evals(const char *const *args, const char *log)
-{
-    const char *argv[24] = {"agentd-evals"};
-    int n = 1, status = 0;
-    for (; *args; args++)
-        argv[n++] = *args;
-    struct error e = {0};
-    AUTO_FD int fd = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    const struct spawn_fd fds[] = {{fd, 1}, {fd, 2}};
-    const struct spawn_options o = {.argv = argv, .fds = fds, .n_fds = 2};
-    struct spawn child = SPAWN_INIT;
-    assert_ok(spawn_start(&o, &child, &e), &e);
-    assert_ok(spawn_wait(&child, LIMIT_MS, &status, &e), &e);
-    spawn_fini(&child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
-
-static json_t *read_json(const char *dir, const char *name)
-{
-    static const struct json_limits limits = {.max_bytes = 1 << 24, .max_depth = 16};
-    char path[256];
-    struct error e = {0};
-    json_t *j = NULL;
-    AUTO(buf) struct buf text = BUF_INIT(1 << 24);
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    assert_ok(fs_read_file(path, &text, &e), &e);
-    assert_ok(json_parse(buf_str(&text), text.len, &limits, &j, &e), &e);
-    return j;
-}
 
 /* Five depths, seven windows of distance, four questions of two turns; of the same session,
  * other answers after a bounded replay: the comparison sees that, too. */
@@ -106,12 +73,12 @@ static void answers_after_a_resume(void **state)
                                 dir,
                                 "-q",
                                 NULL};
-    const int code = evals(args, log);
+    const int code = evals_run(args, log, LIMIT_MS);
     assert_ok(fs_read_file(log, &text, &e), &e);
     if (code)
         fail_msg("exit %d\n%s", code, buf_str(&text));
     assert_non_null(strstr(buf_str(&text), "X  needle     5 answers: the same ids 5"));
-    json_auto_t *all = read_json(dir, "verify-resume.json");
+    json_auto_t *all = evals_read_json(dir, "verify-resume.json");
     check_answers(
         json_object_get(json_array_get(json_object_get(all, "lengths"), 0), "answers"));
     buf_clear(&text);

@@ -2,7 +2,6 @@
  * checkpoint, with a daemon. */
 #include "tests/support/test.h"
 
-#include <fcntl.h>
 #include <glob.h>
 #include <math.h>
 #include <signal.h>
@@ -11,11 +10,11 @@
 #include <time.h>
 
 #include "base/fs.h"
-#include "base/json.h"
 #include "base/spawn.h"
 #include "evals/arm.h"
 #include "evals/fidelity.h"
 #include "tests/support/build_folder.h"
+#include "tests/support/evals_run.h"
 #include "tests/support/tempdir.h"
 
 #ifdef __SANITIZE_ADDRESS__
@@ -87,36 +86,6 @@ static void one_other_token_is_seen(void **state)
 
 /* ---- the short form --------------------------------------------------------------------- */
 
-static int evals(const char *const *args, const char *log)
-{
-    const char *argv[24] = {"agentd-evals"};
-    int n = 1, status = 0;
-    for (; *args; args++)
-        argv[n++] = *args;
-    struct error e = {0};
-    AUTO_FD int fd = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    const struct spawn_fd fds[] = {{fd, 1}, {fd, 2}};
-    const struct spawn_options o = {.argv = argv, .fds = fds, .n_fds = 2};
-    struct spawn child = SPAWN_INIT;
-    assert_ok(spawn_start(&o, &child, &e), &e);
-    assert_ok(spawn_wait(&child, LIMIT_MS, &status, &e), &e);
-    spawn_fini(&child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
-
-static json_t *read_json(const char *dir, const char *name)
-{
-    static const struct json_limits limits = {.max_bytes = 1 << 24, .max_depth = 16};
-    char path[256];
-    struct error e = {0};
-    json_t *j = NULL;
-    AUTO(buf) struct buf text = BUF_INIT(1 << 24);
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    assert_ok(fs_read_file(path, &text, &e), &e);
-    assert_ok(json_parse(buf_str(&text), text.len, &limits, &j, &e), &e);
-    return j;
-}
-
 static void short_form(void **state)
 {
     (void)state;
@@ -144,11 +113,11 @@ static void short_form(void **state)
                                 dir,
                                 "-q",
                                 NULL};
-    const int code = evals(args, log);
+    const int code = evals_run(args, log, LIMIT_MS);
     assert_ok(fs_read_file(log, &text, &e), &e);
     if (code)
         fail_msg("exit %d\n%s", code, buf_str(&text));
-    json_auto_t *all = read_json(dir, "verify-resume.json");
+    json_auto_t *all = evals_read_json(dir, "verify-resume.json");
     const json_t *r = json_array_get(json_object_get(all, "lengths"), 0);
     char seen[128] = "";
     size_t i;
@@ -229,11 +198,11 @@ static void wrong_options(void **state)
                                "--positions",   "1025", NULL};
     const char *const many[] = {"verify-resume",  "-m",  DEMO,       "-l",  "1K",
                                 "--continuation", "128", "--cycles", "129", NULL};
-    assert_int_equal(evals(far, log), 2);
-    assert_int_equal(evals(many, log), 2);
-    assert_int_equal(evals(arms, log), 2);
-    assert_int_equal(evals(none, log), 4);
-    assert_int_equal(evals(tiny, log), 2);
+    assert_int_equal(evals_run(far, log, LIMIT_MS), 2);
+    assert_int_equal(evals_run(many, log, LIMIT_MS), 2);
+    assert_int_equal(evals_run(arms, log, LIMIT_MS), 2);
+    assert_int_equal(evals_run(none, log, LIMIT_MS), 4);
+    assert_int_equal(evals_run(tiny, log, LIMIT_MS), 2);
     tempdir_remove(dir);
 }
 

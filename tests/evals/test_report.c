@@ -2,19 +2,17 @@
  * AGENTD_REPORTS=DIR the reports stay there, to be looked at. */
 #include "tests/support/test.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdbool.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #include "base/fs.h"
-#include "base/spawn.h"
 #include "evals/report.h"
 #include "evals/score.h"
 #include "evals/suite.h"
 #include "evals/svg.h"
 #include "tests/support/build_folder.h"
+#include "tests/support/evals_run.h"
 #include "tests/support/tempdir.h"
 
 /* A run of n lengths and n depths; every `hole`-th sample has no answer (0: all have). An
@@ -138,25 +136,15 @@ static void hostile_names_are_text(void **state)
 
 static int evals(const char *const *args, struct buf *out)
 {
-    const char *argv[16] = {"agentd-evals"};
     char root[TEMPDIR_BYTES], log[200];
-    int n = 1, status = 0;
     struct error e = {0};
-    for (; *args; args++)
-        argv[n++] = *args;
     tempdir_make(root);
     snprintf(log, sizeof log, "%s/log", root);
-    AUTO_FD int fd = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    const struct spawn_fd fds[] = {{fd, 1}, {fd, 2}};
-    const struct spawn_options o = {.argv = argv, .fds = fds, .n_fds = 2};
-    struct spawn child = SPAWN_INIT;
-    assert_ok(spawn_start(&o, &child, &e), &e);
-    assert_ok(spawn_wait(&child, 50000, &status, &e), &e);
-    spawn_fini(&child);
+    int code = evals_run(args, log, 50000);
     buf_clear(out);
     assert_ok(fs_read_file(log, out, &e), &e);
     tempdir_remove(root);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    return code;
 }
 
 static void gate(const char *dir, const char *thresholds, int want, const char *says)

@@ -8,11 +8,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "sessions/store.h"
 #include "tests/support/test.h"
 
 #define PATIENCE_MS 20000
 
-static void nap(long ms)
+void nap(long ms)
 {
     struct timespec t = {ms / 1000, ms % 1000 * 1000000};
     nanosleep(&t, NULL);
@@ -215,4 +216,86 @@ json_t *daemon_wait(struct client *c, const char *id)
 {
     return daemon_call(c, "session/wait",
                        json_pack("{s:s, s:i}", "id", id, "timeoutMs", PATIENCE_MS - 1000));
+}
+
+void daemon_wait_saved(struct client *c)
+{
+    for (int i = 0; i < 2000; i++) {
+        json_auto_t *s = daemon_call(c, "daemon/status", NULL);
+        if (int_of(s, "stateCommits") == 0)
+            return;
+        nap(5);
+    }
+    fail_msg("state is never saved");
+}
+
+/* ---- what there is, of a session and on disk -------------------------------------- */
+
+/* Events, and a null where they go over into what is live. */
+static void keep_event(void *user, const char *method, const json_t *params)
+{
+    json_t *list = user;
+    if (!strcmp(method, "session/event"))
+        json_array_append_new(list, json_deep_copy(params));
+    else if (!strcmp(method, "session/live"))
+        json_array_append_new(list, json_null());
+}
+
+json_t *daemon_events(const struct daemon_fixture *d, const char *id)
+{
+    json_t *list = json_array();
+    struct client *c = daemon_connect(d, keep_event, list);
+    json_decref(
+        daemon_call(c, "session/attach", json_pack("{s:s, s:i}", "id", id, "fromSeq", 0)));
+    while (!json_array_size(list) ||
+           !json_is_null(json_array_get(list, json_array_size(list) - 1)))
+        assert_int_equal(client_poll(c, 5000, NULL), OK);
+    json_array_remove(list, json_array_size(list) - 1);
+    client_free(c);
+    return list;
+}
+
+json_int_t daemon_verify(struct client *c, const char *id)
+{
+    json_auto_t *v = daemon_call(c, "session/verify", json_pack("{s:s}", "id", id));
+    if (!json_is_true(json_object_get(v, "equal")))
+        fail_msg("verify: %s", json_dumps(v, 0));
+    return int_of(v, "segmentsWithoutDigest");
+}
+
+int daemon_lines(const struct daemon_fixture *d, const char *name)
+{
+    char path[256], line[64];
+    int n = 0;
+    snprintf(path, sizeof path, "%s/%s", d->work, name);
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof line, f))
+        n++;
+    if (f)
+        fclose(f);
+    return n;
+}
+
+struct store *daemon_open_store(const struct daemon_fixture *d)
+{
+    char db[200], packs[200], state[200];
+    struct store *st = NULL;
+    struct error e;
+    enum err rc = ERR_BUSY;
+    snprintf(db, sizeof db, "%s/agentd.db", d->store);
+    snprintf(packs, sizeof packs, "%s/packs", d->store);
+    snprintf(state, sizeof state, "%s/state", d->store);
+    const struct store_options o = {.db_path = db,
+                                    .packs_dir = packs,
+                                    .state_dir = state,
+                                    .block_tokens = 64,
+                                    .no_direct_io = true};
+    /* A child of the dead daemon that is not at its exec yet holds the lock a moment longer. */
+    for (int i = 0; i < 1000 && rc == ERR_BUSY; i++) {
+        if (i)
+            nap(2);
+        rc = store_open(&st, &o, &e);
+    }
+    assert_ok(rc, &e);
+    return st;
 }

@@ -19,6 +19,8 @@
 #include "agentd/client.h"
 #include "tests/support/tempdir.h"
 
+struct store;
+
 struct daemon_fixture {
     char dir[TEMPDIR_BYTES];
     char socket[128], store[128], script[160], log[128], work[128];
@@ -57,5 +59,30 @@ void daemon_session(const struct daemon_fixture *d, struct client *c, const char
 void daemon_prompt(struct client *c, const char *id, const char *text);
 /* session/wait until idle: the whole answer. */
 json_t *daemon_wait(struct client *c, const char *id);
+/* Until no state commit is under way, at most 10 s. */
+void daemon_wait_saved(struct client *c);
+/* All durable events of the session so far: an array of params, in order. */
+json_t *daemon_events(const struct daemon_fixture *d, const char *id);
+/* session/verify says that a cold computation is equal; how many segments had no digest to
+ * compare with. */
+json_int_t daemon_verify(struct client *c, const char *id);
+/* Lines of a file in the workspace; 0 when there is none. */
+int daemon_lines(const struct daemon_fixture *d, const char *name);
+/* The store of a daemon that has ended, for store_close(). */
+struct store *daemon_open_store(const struct daemon_fixture *d);
+
+void nap(long ms);
+
+/* A member of an answer: "" or 0 when it is not there. */
+static inline const char *text_of(const json_t *o, const char *key)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+    return s ? s : "";
+}
+
+static inline json_int_t int_of(const json_t *o, const char *key)
+{
+    return json_integer_value(json_object_get(o, key));
+}
 
 #endif
