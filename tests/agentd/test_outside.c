@@ -85,10 +85,11 @@ static void the_second_daemon_refuses(void **state)
     daemon_remove(&d);
 }
 
-/* The turn is on the tape and its state saved: then the process dies, and the -wal goes. */
-static void a_removed_wal_is_told(void **state)
+/* Both sessions have a turn; the first has one more from a daemon with that fault (NULL: none,
+ * and its state is saved), which dies, and the -wal goes. The next daemon names it alone, and
+ * both go on from their first turn. What it says of its store; to be decref'd. */
+static json_t *without_its_wal(const char *fault)
 {
-    (void)state;
     struct daemon_fixture d;
     char id[27], other[27], wal[200], named[80];
     daemon_make(&d, script);
@@ -100,54 +101,15 @@ static void a_removed_wal_is_told(void **state)
     json_decref(say(c, other, "hello"));
     client_free(c);
     assert_int_equal(daemon_stop(&d), 0);
-    daemon_start(&d, NULL);
+    daemon_start(&d, fault);
     c = daemon_connect(&d, NULL, NULL);
     json_decref(say(c, id, "again"));
-    wait_saved(c, id);
+    if (!fault)
+        wait_saved(c, id);
     client_free(c);
     daemon_kill(&d);
     snprintf(wal, sizeof wal, "%s/agentd.db-wal", d.store);
     assert_int_equal(unlink(wal), 0);
-    daemon_start(&d, NULL);
-    assert_true(log_says(&d, "its -wal is gone"));
-    snprintf(named, sizeof named, "session %s has lost commits", id);
-    assert_true(log_says(&d, named));
-    snprintf(named, sizeof named, "session %s has lost commits", other);
-    assert_false(log_says(&d, named));
-    c = daemon_connect(&d, NULL, NULL);
-    json_auto_t *status = daemon_call(c, "daemon/status", NULL);
-    assert_int_equal(int_of(json_object_get(status, "store"), "walLost"), 1);
-    /* Nothing older is lost: both go on from their first turn. */
-    json_auto_t *a = say(c, id, "and now?"), *b = say(c, other, "and now?");
-    assert_string_equal(text_of(a, "text"), "two");
-    assert_string_equal(text_of(b, "text"), "two");
-    assert_int_equal(int_of(json_object_get(b, "ledger"), "relost"), 0);
-    client_free(c);
-    daemon_remove(&d);
-}
-
-/* The turn's state never reached a pack: only the daemon's witness knows of it. */
-static void a_turn_without_state_is_named(void **state)
-{
-    (void)state;
-    struct daemon_fixture d;
-    char id[27], other[27], path[200], named[80];
-    daemon_make(&d, script);
-    daemon_start(&d, NULL);
-    struct client *c = daemon_connect(&d, NULL, NULL);
-    daemon_session(&d, c, NULL, id);
-    daemon_session(&d, c, NULL, other);
-    json_decref(say(c, id, "hello"));
-    json_decref(say(c, other, "hello"));
-    client_free(c);
-    assert_int_equal(daemon_stop(&d), 0);
-    daemon_start(&d, "fail-from:aio.write:1");
-    c = daemon_connect(&d, NULL, NULL);
-    json_decref(say(c, id, "again"));
-    client_free(c);
-    daemon_kill(&d);
-    snprintf(path, sizeof path, "%s/agentd.db-wal", d.store);
-    assert_int_equal(unlink(path), 0);
     daemon_start(&d, NULL);
     assert_true(log_says(&d, "its -wal is gone"));
     assert_true(log_says(&d, "that were acknowledged are not in the database"));
@@ -157,13 +119,29 @@ static void a_turn_without_state_is_named(void **state)
     assert_false(log_says(&d, named));
     c = daemon_connect(&d, NULL, NULL);
     json_auto_t *status = daemon_call(c, "daemon/status", NULL);
-    const json_t *store = json_object_get(status, "store");
-    assert_true(int_of(store, "tapeCommitsLost") > 0);
-    assert_int_equal(int_of(store, "commitsLost"), 0);
-    json_auto_t *a = say(c, id, "and now?");
+    json_auto_t *a = say(c, id, "and now?"), *b = say(c, other, "and now?");
     assert_string_equal(text_of(a, "text"), "two");
+    assert_string_equal(text_of(b, "text"), "two");
+    assert_int_equal(int_of(json_object_get(b, "ledger"), "relost"), 0);
     client_free(c);
     daemon_remove(&d);
+    return json_incref(json_object_get(status, "store"));
+}
+
+static void a_removed_wal_is_told(void **state)
+{
+    (void)state;
+    json_auto_t *store = without_its_wal(NULL);
+    assert_int_equal(int_of(store, "walLost"), 1);
+}
+
+/* The turn's state never reached a pack: only the daemon's witness knows of it. */
+static void a_turn_without_state_is_named(void **state)
+{
+    (void)state;
+    json_auto_t *store = without_its_wal("fail-from:aio.write:1");
+    assert_true(int_of(store, "tapeCommitsLost") > 0);
+    assert_int_equal(int_of(store, "commitsLost"), 0);
 }
 
 static void packs_removed_while_it_runs(void **state)
