@@ -146,16 +146,24 @@ static enum err drive(struct replay *p, const struct turn *t, double deadline, j
     return rc;
 }
 
+/* A turn that nothing interrupted has taken so long. */
+static void note_length(struct replay *p, double ms)
+{
+    p->turn_ms = p->turn_ms > 0 ? 0.8 * p->turn_ms + 0.2 * ms : ms;
+}
+
 /* The daemon dies at a random moment of the turn and comes back. */
 static enum err kill_once(struct replay *p, const struct turn *t, json_t **receipt,
                           struct error *e)
 {
     json_auto_t *mine = NULL, *wait = NULL;
     const double typical = p->turn_ms > 0 ? p->turn_ms : FIRST_KILL_MS;
-    const double delay = 0.9 * typical * pyrandom_real(&p->random);
-    enum err rc = drive(p, t, now_ms() + delay, &mine, &wait, e);
+    const double delay = 0.9 * typical * pyrandom_real(&p->random), t0 = now_ms();
+    enum err rc = drive(p, t, t0 + delay, &mine, &wait, e);
     if (rc && rc != ERR_TIMEOUT)
         return rc;
+    if (!rc && !*receipt) /* it is over: the next ones are struck earlier */
+        note_length(p, now_ms() - t0);
     p->r.n_kills++;
     p->r.n_struck += rc == ERR_TIMEOUT;
     if (mine && *receipt && !json_equal(mine, *receipt))
@@ -209,7 +217,7 @@ static enum err run_turn(struct replay *p, const struct turn *t, uint32_t n_kill
     if (rc)
         return err_wrap(e, rc, "%s", t->message);
     if (!n_kills)
-        p->turn_ms = p->turn_ms > 0 ? 0.8 * p->turn_ms + 0.2 * (now_ms() - t0) : now_ms() - t0;
+        note_length(p, now_ms() - t0);
     add_ledger(p, ledger, later);
     p->r.n_acknowledged++;
     return json_array_append(p->turns, json_object_get(mine, "turnId"))
