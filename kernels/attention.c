@@ -203,6 +203,10 @@ static void attention_queries(void *arg, size_t first, size_t last, uint32_t thr
 void k_attention_ref(struct kernels *k, const struct k_attention *a)
 {
     size_t n = k_attention_queries(a);
+    if (a->runs) {
+        k_attention_runs(k, a, k_attention_ref);
+        return;
+    }
     if (k_failed(k) || !n)
         return;
     struct attention_job job = {.a = a, .n_max = k_attention_list_max(a)};

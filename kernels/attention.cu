@@ -104,6 +104,7 @@ __global__ void attention_head(struct k_attention a, size_t window_bytes, size_t
     K_SHARED(float, p);
     float *scratch = p + n_max, sink = a.sink[blockIdx.y], max = sink, sum = 0;
     size_t i = a.from + blockIdx.x, h = blockIdx.y;
+    k_single_run(a, i, window_bytes);
     struct key_list l = keys_of(a, i);
     uint32_t n = l.pad + l.n_sel;
     scores(a, l, i, h, window_bytes, row_bytes, p);
@@ -130,6 +131,7 @@ __global__ void attention_head_online(struct k_attention a, size_t window_bytes,
     K_SHARED(float, p);
     float *scratch = p + n_max;
     size_t i = a.from + blockIdx.x, h = blockIdx.y;
+    k_single_run(a, i, window_bytes);
     struct key_list l = keys_of(a, i);
     uint32_t n = l.pad + l.n_sel;
     scores(a, l, i, h, window_bytes, row_bytes, p);
@@ -161,7 +163,8 @@ void k_attention_cuda(struct kernels *k, const struct k_attention *a)
     size_t to = a->to ? a->to : a->n;
     if (!a->n || !a->n_head || to <= a->from)
         return;
-    size_t n_max = (size_t)a->window + (a->block ? a->n : 0) + a->n_sel;
+    size_t own = !a->block ? 0 : a->runs ? a->most : a->n;
+    size_t n_max = (size_t)a->window + own + a->n_sel;
     size_t window_bytes = k_row_bytes(a->window_format, a->d);
     size_t row_bytes = k_row_bytes(a->row_format, a->d);
     size_t shared = (n_max + THREADS / K_WARP) * sizeof(float);

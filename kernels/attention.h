@@ -25,12 +25,18 @@
  * maximum, e^(s-M) rounded to bf16 in front of the value but not in the denominator. `round`
  * rounds out.
  *
- * Tolerance: K_TOL_ATTENTION * max|k| with K_EXACT. Several sequences: one call each.
+ * With `runs`: one call for all rows of a list of runs, from row `row0` of the batch on, which
+ * is where the first run begins and what q, out, keys and sel begin with. A run's pos0 and lo,
+ * and its ring, ring_at bytes behind the beginning, and rows, of source `source`, take the
+ * place of those members; n is the number of rows of all, most the largest of one run. from and
+ * to are 0. The bits are those of a call for each run.
+ *
+ * Tolerance: K_TOL_ATTENTION * max|k| with K_EXACT.
  * Source: model.md sections 5 (4.), 11.3, 12. */
 #ifndef KERNELS_ATTENTION_H
 #define KERNELS_ATTENTION_H
 
-#include "kernels/types.h"
+#include "kernels/run.h"
 
 #define K_TOL_ATTENTION 5e-6f
 
@@ -51,6 +57,11 @@ struct k_attention {
     enum k_format row_format;
     const int32_t *sel;
     uint32_t n_sel;
+
+    const struct k_run *runs; /* memory of the backend; NULL: one run, as the members say */
+    uint32_t n_runs, row0, most;
+    uint32_t source, layer_class;
+    size_t ring_at;
 
     const float *sink;
     float scale; /* d^-1/2 */

@@ -215,6 +215,10 @@ static void attention_items(void *arg, size_t first, size_t last, uint32_t threa
 void k_attention_cpu(struct kernels *k, const struct k_attention *a)
 {
     size_t n = k_attention_queries(a);
+    if (a->runs) {
+        k_attention_runs(k, a, k_attention_cpu);
+        return;
+    }
     if (k_failed(k) || !n)
         return;
     struct attention_job job = {.isa = k->ctx->isa, .a = a};

@@ -137,6 +137,7 @@ enum err kernels_cpu(struct kernels *k, const char *isa, struct pool *pool, stru
     k->compress = k_compress_ref;
     k->attention = k_attention_cpu;
     k->index = k_index_cpu;
+    k->ring = k_ring_ref;
     k->route = k_route_ref;
     k->scale = k_scale_ref;
     k->moe = k_moe_cpu;

@@ -175,6 +175,59 @@ __device__ static inline float k_weight_value(const struct k_weight &w, size_t o
     return 0;
 }
 
+/* The run of a list that row `row` of the batch belongs to. */
+__device__ static inline const struct k_run &k_run_of_row(const struct k_run *runs,
+                                                          uint32_t n_runs, uint32_t row)
+{
+    uint32_t i = row - runs[0].row; /* with a row each, this one; never one before */
+    i = i < n_runs ? i : n_runs - 1;
+    while (runs[i].row > row)
+        i--;
+    return runs[i];
+}
+
+/* The run that completes group number `group`, or NULL. */
+__device__ static inline const struct k_run *k_run_of_group(const struct k_run *runs,
+                                                            uint32_t n_runs, uint32_t source,
+                                                            uint32_t group)
+{
+    for (uint32_t i = 0; i < n_runs; i++) {
+        uint32_t first = runs[i].source[source].first;
+        if (group >= first && group - first < runs[i].source[source].n)
+            return &runs[i];
+    }
+    return NULL;
+}
+
+/* A call over a list of runs becomes that of the run that query i belongs to, where it is
+ * number i from then on. The first thing that a kernel does. */
+__device__ static inline void k_single_run(struct k_attention &a, size_t &i,
+                                           size_t window_bytes)
+{
+    if (!a.runs)
+        return;
+    const struct k_run &r = k_run_of_row(a.runs, a.n_runs, a.row0 + (uint32_t)i);
+    size_t skip = r.row - a.row0, width = (size_t)a.n_head * a.d;
+    a.q += skip * width, a.out += skip * width;
+    a.keys = (const uint8_t *)a.keys + skip * window_bytes;
+    a.sel = a.sel ? a.sel + skip * a.n_sel : NULL;
+    a.ring = r.ring + a.ring_at;
+    a.rows = r.source[a.source].rows;
+    a.pos0 = r.pos0, a.lo = r.lo[a.layer_class], a.n = r.n;
+    i -= skip;
+}
+
+/* The same, but query i keeps its number: pos0 and keys are such that it finds its own. */
+__device__ static inline void k_single_run(struct k_index &a, size_t i)
+{
+    if (!a.runs)
+        return;
+    uint32_t row = a.row0 + (uint32_t)i;
+    const struct k_run &r = k_run_of_row(a.runs, a.n_runs, row);
+    a.keys = r.source[a.source].keys;
+    a.pos0 = r.pos0 + (row - r.row) - i;
+}
+
 /* The ops. */
 void k_embed_cuda(struct kernels *k, const struct k_embed *a);
 void k_hc_mix_cuda(struct kernels *k, const struct k_hc_mix *a);
@@ -190,6 +243,7 @@ void k_fake_quant_cuda(struct kernels *k, const struct k_fake_quant *a);
 void k_compress_cuda(struct kernels *k, const struct k_compress *a);
 void k_attention_cuda(struct kernels *k, const struct k_attention *a);
 void k_index_cuda(struct kernels *k, const struct k_index *a);
+void k_ring_cuda(struct kernels *k, const struct k_ring *a);
 void k_route_cuda(struct kernels *k, const struct k_route *a);
 void k_scale_cuda(struct kernels *k, const struct k_scale *a);
 void k_moe_cuda(struct kernels *k, const struct k_moe *a);

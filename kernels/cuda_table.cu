@@ -237,6 +237,7 @@ static void fill(struct kernels *k, struct k_ctx *ctx)
     k->compress = k_compress_cuda;
     k->attention = k_attention_cuda;
     k->index = k_index_cuda;
+    k->ring = k_ring_cuda;
     k->route = k_route_cuda;
     k->scale = k_scale_cuda;
     k->moe = k_moe_cuda;

@@ -105,6 +105,14 @@ size_t k_index_candidates(const struct k_index *a, size_t i, int32_t *list);
 void k_index_blocks(const struct k_index *a, size_t i, const float *score, float *block_score,
                     int32_t *pool);
 
+/* A call with a list of runs, by `op`, which takes one. */
+void k_attention_runs(struct kernels *k, const struct k_attention *a,
+                      void (*op)(struct kernels *k, const struct k_attention *a));
+void k_index_runs(struct kernels *k, const struct k_index *a,
+                  void (*op)(struct kernels *k, const struct k_index *a));
+void k_encode_runs(struct kernels *k, const struct k_encode *a,
+                   void (*op)(struct kernels *k, const struct k_encode *a));
+
 /* Ops that are the same on every host backend, and the reference ones. */
 void k_embed_ref(struct kernels *k, const struct k_embed *a);
 void k_hc_mix_ref(struct kernels *k, const struct k_hc_mix *a);
@@ -120,6 +128,7 @@ void k_fake_quant_ref(struct kernels *k, const struct k_fake_quant *a);
 void k_compress_ref(struct kernels *k, const struct k_compress *a);
 void k_attention_ref(struct kernels *k, const struct k_attention *a);
 void k_index_ref(struct kernels *k, const struct k_index *a);
+void k_ring_ref(struct kernels *k, const struct k_ring *a);
 void k_route_ref(struct kernels *k, const struct k_route *a);
 void k_scale_ref(struct kernels *k, const struct k_scale *a);
 void k_moe_ref(struct kernels *k, const struct k_moe *a);

@@ -203,6 +203,10 @@ static void index_queries(void *arg, size_t first, size_t last, uint32_t thread)
 
 void k_index_ref(struct kernels *k, const struct k_index *a)
 {
+    if (a->runs) {
+        k_index_runs(k, a, k_index_ref);
+        return;
+    }
     if (k_failed(k) || !a->n)
         return;
     assert(a->ratio > 0 && a->n_row <= INT32_MAX);

@@ -37,7 +37,10 @@ __global__ void index_score(struct k_index a, size_t row_bytes, float *score)
     K_SHARED(float, keys); /* [d][SCORE_ROWS] */
     float *query = keys + (size_t)a.d * SCORE_ROWS;
     size_t i = blockIdx.y, row0 = (size_t)blockIdx.x * SCORE_ROWS, row = row0 + threadIdx.x;
+    k_single_run(a, i);
     size_t visible = visible_rows(a, i);
+    if (a.runs && row0 >= visible)
+        return; /* the whole block: n_row is a bound, and nobody reads scores behind */
     for (uint32_t at = threadIdx.x; at < a.n_head * a.d; at += SCORE_ROWS)
         query[at] = a.q[i * a.n_head * a.d + at];
     for (uint32_t j = 0; j < a.d && row < visible; j++)
@@ -63,6 +66,7 @@ __global__ void index_block_best(struct k_index a, const float *score, size_t n_
                                  float *best)
 {
     size_t i = blockIdx.y, b = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    k_single_run(a, i);
     size_t visible = visible_rows(a, i), n = (visible + a.block_rows - 1) / a.block_rows;
     if (b >= n_max)
         return;
@@ -158,7 +162,9 @@ __device__ static inline void top_k(struct top_k_shared *s, const float *score,
 __global__ void index_choose_blocks(struct k_index a, const float *best, size_t n_max)
 {
     K_SHARED(struct top_k_shared, s);
-    size_t i = blockIdx.x, n = (visible_rows(a, i) + a.block_rows - 1) / a.block_rows;
+    size_t i = blockIdx.x;
+    k_single_run(a, i);
+    size_t n = (visible_rows(a, i) + a.block_rows - 1) / a.block_rows;
     struct candidates all = {NULL, 0};
     top_k(s, best + i * n_max, all, n, a.n_blocks, a.blocks_out + i * a.n_blocks);
 }
@@ -167,7 +173,9 @@ __global__ void index_choose_blocks(struct k_index a, const float *best, size_t 
 __global__ void index_choose_rows(struct k_index a, const float *score)
 {
     K_SHARED(struct top_k_shared, s);
-    size_t i = blockIdx.x, n = visible_rows(a, i);
+    size_t i = blockIdx.x;
+    k_single_run(a, i);
+    size_t n = visible_rows(a, i);
     struct candidates c = {NULL, a.block_rows};
     if (a.blocks_in) {
         /* Blocks are ascending; only the last can reach past what is visible. */
@@ -231,7 +239,7 @@ void k_index_cuda(struct kernels *k, const struct k_index *a)
     for (size_t i = 0; i < a->n; i += step) {
         struct k_index round = *a;
         round.n = a->n - i < step ? a->n - i : step;
-        round.pos0 += i;
+        round.pos0 += i, round.row0 += (uint32_t)i;
         round.q += i * a->n_head * a->d, round.w += i * a->n_head;
         round.sel = a->sel ? a->sel + i * a->top_k : NULL;
         round.blocks_out = a->blocks_out ? a->blocks_out + i * a->n_blocks : NULL;

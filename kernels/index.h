@@ -21,13 +21,18 @@
  * score [n][n_row] f32 or NULL: the scores, -inf where not visible, before any filter (for
  *       tests and evals: with it every row is scored)
  *
+ * With `runs`: one call for all rows of a list of runs, from row `row0` of the batch on, which
+ * is where the first run begins and what q, w, sel and the blocks begin with. A run's pos0 and
+ * its keys, of source `source`, take the place of those members; n_row is then no more than a
+ * bound for what any of them sees. score is NULL. The bits are those of a call for each run.
+ *
  * Exact in what it selects up to rounding of the scores: compare selections where the gap
  * between the k-th and the next score is above K_TOL_INDEX * sum |q||k||w|.
- * Several sequences: one call each. Source: model.md section 7. */
+ * Source: model.md section 7. */
 #ifndef KERNELS_INDEX_H
 #define KERNELS_INDEX_H
 
-#include "kernels/types.h"
+#include "kernels/run.h"
 
 #define K_TOL_INDEX 2e-6f
 
@@ -43,6 +48,9 @@ struct k_index {
     uint32_t block_rows, n_blocks; /* candidate_block_size, candidate_topk_blocks */
     int32_t *blocks_out;
     const int32_t *blocks_in;
+
+    const struct k_run *runs; /* memory of the backend; NULL: one run, as the members say */
+    uint32_t n_runs, row0, source;
 
     float *score;
     enum k_round score_round;

@@ -165,6 +165,10 @@ static void scores_only(struct kernels *k, const struct k_index *a)
 void k_index_cpu(struct kernels *k, const struct k_index *a)
 {
     struct k_index args = *a;
+    if (a->runs) {
+        k_index_runs(k, a, k_index_cpu);
+        return;
+    }
     if (k_failed(k) || !a->n)
         return;
     assert(a->ratio > 0 && a->n_row <= INT32_MAX && !(a->blocks_in && a->blocks_out));

@@ -35,6 +35,7 @@
 #include "kernels/linear.h"
 #include "kernels/moe.h"
 #include "kernels/quant.h"
+#include "kernels/ring.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
 #include "kernels/route.h"
@@ -55,6 +56,8 @@ struct k_device {
     uint64_t total_bytes, free_bytes; /* of the memory that alloc takes from, now */
     uint64_t grow_bytes;              /* what grow() takes at least at once */
 };
+
+#define K_MAX_RECORDS 32
 
 struct kernels {
     const char *numerics; /* class and revision: "ref/1", "cpu-avx512bf16/1"; static */
@@ -108,6 +111,18 @@ struct kernels {
     NODISCARD enum err (*pack)(struct kernels *k, struct k_weight *w, struct error *e);
     void (*unpack)(struct kernels *k, struct k_weight *w);
 
+    /* Optional, all three or none (NULL): launches that are recorded once and repeated as one.
+     * Between record() and record_end() ops and copy() are kept instead of done, arguments as
+     * they are; nothing else of this table may be called. record_end() puts them into `slot`
+     * (< K_MAX_RECORDS; what was there is gone) and does them. False: they could not be kept
+     * (an op needed more scratch memory than there was, say), nothing was done and the slot is
+     * empty; the caller does it again without. replay() does again what is in a slot, on
+     * whatever the memory it names holds by now; false: nothing is there, or the memory of the
+     * backend's own that it used has moved. A replay gives the bits that the ops would give. */
+    bool (*record)(struct kernels *k);
+    bool (*record_end)(struct kernels *k, uint32_t slot);
+    bool (*replay)(struct kernels *k, uint32_t slot);
+
     void (*embed)(struct kernels *k, const struct k_embed *a);
     void (*hc_mix)(struct kernels *k, const struct k_hc_mix *a);
     void (*hc_collapse)(struct kernels *k, const struct k_hc_collapse *a);
@@ -122,6 +137,7 @@ struct kernels {
     void (*compress)(struct kernels *k, const struct k_compress *a);
     void (*attention)(struct kernels *k, const struct k_attention *a);
     void (*index)(struct kernels *k, const struct k_index *a);
+    void (*ring)(struct kernels *k, const struct k_ring *a);
     void (*route)(struct kernels *k, const struct k_route *a);
     void (*scale)(struct kernels *k, const struct k_scale *a);
     void (*moe)(struct kernels *k, const struct k_moe *a);

@@ -196,26 +196,31 @@ __global__ void moe_sum(struct k_moe a, bool shared)
 
 /* Scratch of a round. */
 struct moe_work {
-    struct k_expert *experts; /* [n_expert + 1] on the device, the shared one last */
-    const uint8_t *only;      /* [n_expert + 1] behind them, or NULL */
+    const struct k_expert *experts; /* [n_expert + 1] on the device, the shared one last */
+    const uint8_t *only;            /* [n_expert + 1] behind them, or NULL */
     struct moe_lists lists;
     float *gate, *up, *x, *part;
     uint32_t max_tiles;
     bool mma; /* the routed ones */
 };
 
-/* The experts' pointers, and which of them to compute, are the host's. */
+/* The experts' pointers are the host's unless there is a table of them here; which of them to
+ * compute always is. */
 static bool upload_experts(struct kernels *k, const struct k_moe *a, struct moe_work *w)
 {
     size_t n = (size_t)a->n_expert + 1, bytes = n * sizeof *w->experts;
-    w->experts = (struct k_expert *)k_cuda_scratch(k, K_CUDA_MOE_EXPERTS, bytes + n);
-    if (!w->experts)
+    w->experts = a->table;
+    if (a->table && !a->only)
+        return true;
+    struct k_expert *copy = (struct k_expert *)k_cuda_scratch(k, K_CUDA_MOE_EXPERTS, bytes + n);
+    if (!copy)
         return false;
-    k->copy_in(k, w->experts, a->experts, a->n_expert * sizeof *w->experts);
+    w->experts = copy;
+    k->copy_in(k, copy, a->experts, a->n_expert * sizeof *copy);
     if (a->shared)
-        k->copy_in(k, w->experts + a->n_expert, a->shared, sizeof *w->experts);
+        k->copy_in(k, copy + a->n_expert, a->shared, sizeof *copy);
     if (a->only) {
-        k->copy_in(k, w->experts + n, a->only, n);
+        k->copy_in(k, copy + n, a->only, n);
         w->only = (const uint8_t *)(w->experts + n);
     }
     return true;

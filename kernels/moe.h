@@ -25,6 +25,10 @@
  * The arrays `experts` and `only` and the struct `shared` are the host's on every backend; what
  * their weights point at is the backend's.
  *
+ * table   [n_expert + 1] or NULL: `experts`, all of them, and `shared` behind them, in memory
+ * of the backend, where they stay from call to call. A backend that needs them there takes them
+ * along with each call otherwise
+ *
  * Tolerance: K_TOL_MOE * sum |w2||a|: errors of the inner products pass through silu.
  * Source: model.md section 8. */
 #ifndef KERNELS_MOE_H
@@ -42,7 +46,7 @@ struct k_moe {
     const float *x;
     const int32_t *expert;
     const float *weight;
-    const struct k_expert *experts, *shared;
+    const struct k_expert *experts, *shared, *table;
     float *y;
     size_t n;
     uint32_t d, top_k, n_expert;

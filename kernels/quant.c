@@ -57,6 +57,10 @@ static void encode_rows(void *arg, size_t first, size_t last, uint32_t thread)
 
 void k_encode_ref(struct kernels *k, const struct k_encode *a)
 {
+    if (a->runs) {
+        k_encode_runs(k, a, k_encode_ref);
+        return;
+    }
     if (k_failed(k))
         return;
     struct k_encode args = *a;

@@ -3,7 +3,20 @@
 
 #define THREADS 128u
 
-/* A thread a group; groups per row are d / size. K_ROW_F32 is a copy of its values. */
+/* Where row i of x goes; NULL: nowhere. */
+__device__ static inline uint8_t *row_of(const struct k_encode &a, size_t i, size_t row_bytes)
+{
+    if (!a.runs)
+        return (uint8_t *)a.rows + i * row_bytes;
+    uint32_t group = a.first + (uint32_t)i;
+    const struct k_run *r = k_run_of_group(a.runs, a.n_runs, a.source, group);
+    if (!r)
+        return NULL;
+    const struct k_run_source &s = r->source[a.source];
+    return (a.keys ? s.keys : s.rows) + (s.row + (group - s.first)) * row_bytes;
+}
+
+/* A thread a group; groups per row are d / size. */
 __global__ void encode_group(struct k_encode a)
 {
     uint32_t size = k_group_size(a.format), bytes = k_group_bytes(a.format);
@@ -11,7 +24,9 @@ __global__ void encode_group(struct k_encode a)
     if (at >= a.n * per_row)
         return;
     size_t i = at / per_row, g = at % per_row;
-    uint8_t *row = (uint8_t *)a.rows + i * per_row * (bytes + 1);
+    uint8_t *row = row_of(a, i, per_row * (bytes + 1));
+    if (!row)
+        return;
     const float *x = a.x + i * k_row_stride(a.x_stride, a.d) + g * size;
     row[per_row * bytes + g] = k_encode_group(a.format, x, row + g * bytes);
 }
@@ -39,26 +54,36 @@ __global__ void fake_quant_group(struct k_fake_quant a)
     k_decode_group(a.format, codes, scale, a.y + at * size);
 }
 
-__global__ void copy_rows(const float *x, float *y, size_t n, size_t d, size_t stride)
+/* K_ROW_F32 is a copy of its values. */
+__global__ void encode_copy(struct k_encode a)
 {
-    size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (at < n * d)
-        y[at] = x[at / d * stride + at % d];
+    size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x, d = a.d;
+    if (at >= a.n * d)
+        return;
+    float *row = (float *)row_of(a, at / d, d * sizeof(float));
+    if (row)
+        row[at % d] = a.x[at / d * k_row_stride(a.x_stride, d) + at % d];
 }
 
-static void copy(struct kernels *k, const float *x, float *y, size_t n, size_t d, size_t stride)
+__global__ void copy_values(const float *x, float *y, size_t n)
 {
-    if (n && d && x != y)
-        K_LAUNCH(copy_rows, dim3(k_div_up(n * d, THREADS)), dim3(THREADS), 0, k, x, y, n, d,
-                 k_row_stride(stride, d));
+    size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < n)
+        y[at] = x[at];
+}
+
+static void copy(struct kernels *k, const float *x, float *y, size_t n)
+{
+    if (n && x != y)
+        K_LAUNCH(copy_values, dim3(k_div_up(n, THREADS)), dim3(THREADS), 0, k, x, y, n);
 }
 
 void k_encode_cuda(struct kernels *k, const struct k_encode *a)
 {
     uint32_t size = k_group_size(a->format);
-    if (!size)
-        copy(k, a->x, (float *)a->rows, a->n, a->d, a->x_stride);
-    else if (a->n)
+    if (!size && a->n && a->d)
+        K_LAUNCH(encode_copy, dim3(k_div_up(a->n * a->d, THREADS)), dim3(THREADS), 0, k, *a);
+    else if (size && a->n)
         K_LAUNCH(encode_group, dim3(k_div_up(a->n * (a->d / size), THREADS)), dim3(THREADS), 0,
                  k, *a);
 }
@@ -67,7 +92,7 @@ void k_decode_cuda(struct kernels *k, const struct k_decode *a)
 {
     uint32_t size = k_group_size(a->format);
     if (!size)
-        copy(k, (const float *)a->rows, a->x, a->n, a->d, 0);
+        copy(k, (const float *)a->rows, a->x, a->n * a->d);
     else if (a->n)
         K_LAUNCH(decode_group, dim3(k_div_up(a->n * (a->d / size), THREADS)), dim3(THREADS), 0,
                  k, *a);
@@ -77,7 +102,7 @@ void k_fake_quant_cuda(struct kernels *k, const struct k_fake_quant *a)
 {
     uint32_t size = k_group_size(a->format);
     if (!size)
-        copy(k, a->x, a->y, a->n, a->d, 0);
+        copy(k, a->x, a->y, a->n * a->d);
     else if (a->n)
         K_LAUNCH(fake_quant_group, dim3(k_div_up(a->n * (a->d / size), THREADS)), dim3(THREADS),
                  0, k, *a);

@@ -15,19 +15,26 @@
 #ifndef KERNELS_QUANT_H
 #define KERNELS_QUANT_H
 
-#include "kernels/types.h"
+#include "kernels/run.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* rows [n][k_row_bytes(format, d)] <- x [n][d] f32, x_stride floats apart (0: dense). */
+/* rows [n][k_row_bytes(format, d)] <- x [n][d] f32, x_stride floats apart (0: dense).
+ *
+ * With `runs`: x are the groups of a list of runs, from number `first` on, and go to the rows
+ * (keys: the index keys) of source `source` that their run completes. Groups of no run are left
+ * out. rows is not used. */
 struct k_encode {
     const float *x;
     void *rows;
     size_t n, x_stride;
     uint32_t d;
     enum k_format format;
+    const struct k_run *runs; /* memory of the backend; NULL: rows */
+    uint32_t n_runs, first, source;
+    bool keys;
 };
 
 /* x [n][d] f32 dense <- rows [n][k_row_bytes(format, d)]. */

@@ -19,6 +19,7 @@ enum err kernels_ref(struct kernels *k, struct pool *pool, struct error *e)
     k->compress = k_compress_ref;
     k->attention = k_attention_ref;
     k->index = k_index_ref;
+    k->ring = k_ring_ref;
     k->route = k_route_ref;
     k->scale = k_scale_ref;
     k->moe = k_moe_ref;

@@ -202,11 +202,39 @@ static void mirror_rope(struct kernels *k, const struct k_rope *a)
     RUN(rope);
 }
 
+/* A list of runs that points nowhere yet; handed to add() and freed by the op. */
+static struct k_run *copy_runs(struct mirror *m, const struct k_run *list, uint32_t n)
+{
+    struct k_run *copy = list ? malloc(n * sizeof(*copy)) : NULL;
+    if (!list)
+        return NULL;
+    if (!copy)
+        stop(m, "no memory");
+    memcpy(copy, list, n * sizeof(*copy));
+    for (uint32_t i = 0; i < n; i++) {
+        copy[i].ring = NULL, copy[i].pending = NULL;
+        for (size_t k = 0; k < K_MAX_SOURCES; k++)
+            copy[i].source[k].rows = copy[i].source[k].keys = NULL;
+    }
+    return copy;
+}
+
 static void mirror_encode(struct kernels *k, const struct k_encode *a)
 {
     BEGIN(k_encode, "encode");
-    IN(x, rows_bytes(x.n, x.x_stride, x.d)), OUT(rows, x.n * k_row_bytes(x.format, x.d));
+    size_t row = k_row_bytes(x.format, x.d);
+    struct k_run *list = copy_runs(m, a->runs, a->n_runs);
+    for (uint32_t i = 0; list && i < a->n_runs; i++) {
+        const struct k_run_source *from = &a->runs[i].source[a->source];
+        struct k_run_source *s = &list[i].source[a->source];
+        size_t bytes = (size_t)(s->row + s->n) * row;
+        s->rows = add(m, a->keys ? NULL : from->rows, bytes, true);
+        s->keys = add(m, a->keys ? from->keys : NULL, bytes, true);
+    }
+    x.runs = add(m, list, a->n_runs * sizeof(*list), false);
+    IN(x, rows_bytes(x.n, x.x_stride, x.d)), OUT(rows, x.n * row);
     RUN(encode);
+    free(list);
 }
 
 static void mirror_decode(struct kernels *k, const struct k_decode *a)
@@ -226,8 +254,17 @@ static void mirror_fake_quant(struct kernels *k, const struct k_fake_quant *a)
 static void mirror_compress(struct kernels *k, const struct k_compress *a)
 {
     BEGIN(k_compress, "compress");
-    IN(u, x.n * x.ratio * x.d * F), IN(g, x.n * x.ratio * x.d * F), OUT(out, x.n * x.d * F);
+    size_t n = x.n * x.ratio;
+    struct k_run *list = copy_runs(m, a->runs, a->n_runs);
+    for (uint32_t i = 0; list && i < a->n_runs; i++)
+        list[i].pending =
+            add(m, a->runs[i].pending, (size_t)(x.source + 1) * 2 * x.d * F, false);
+    if (list)
+        n = a->runs[a->n_runs - 1].row + a->runs[a->n_runs - 1].n - a->row0;
+    x.runs = add(m, list, a->n_runs * sizeof(*list), false);
+    IN(u, n * x.d * F), IN(g, n * x.d * F), OUT(out, x.n * x.d * F);
     RUN(compress);
+    free(list);
 }
 
 static void mirror_scale(struct kernels *k, const struct k_scale *a)
@@ -250,23 +287,48 @@ static void mirror_attention(struct kernels *k, const struct k_attention *a)
 {
     BEGIN(k_attention, "attention");
     size_t window = k_row_bytes(x.window_format, x.d), n_sel = x.n * x.n_sel;
-    size_t n_rows = x.sel ? rows_named(x.sel, n_sel) : 0;
+    size_t row = k_row_bytes(x.row_format, x.d), n_rows = x.sel ? rows_named(x.sel, n_sel) : 0;
+    struct k_run *list = copy_runs(m, a->runs, a->n_runs);
+    for (uint32_t i = 0; list && i < a->n_runs; i++) {
+        const struct k_run *from = &a->runs[i];
+        list[i].ring = add(m, from->ring, x.ring_at + x.window * window, false);
+        list[i].source[x.source].rows =
+            add(m, from->source[x.source].rows, n_rows * row, false);
+    }
+    x.runs = add(m, list, a->n_runs * sizeof(*list), false);
     IN(q, x.n * x.n_head * x.d * F), OUT(out, x.n * x.n_head * x.d * F);
     IN(ring, x.window * window), IN(keys, x.window ? x.n * window : 0);
-    IN(rows, n_rows * k_row_bytes(x.row_format, x.d)), IN(sel, n_sel * sizeof(*x.sel));
+    IN(rows, n_rows * row), IN(sel, n_sel * sizeof(*x.sel));
     IN(sink, x.n_head * F);
     RUN(attention);
+    free(list);
 }
 
 static void mirror_index(struct kernels *k, const struct k_index *a)
 {
     BEGIN(k_index, "index");
+    struct k_run *list = copy_runs(m, a->runs, a->n_runs);
+    for (uint32_t i = 0; list && i < a->n_runs; i++)
+        list[i].source[x.source].keys = add(
+            m, a->runs[i].source[x.source].keys,
+            (size_t)((list[i].pos0 + list[i].n) / x.ratio) * k_row_bytes(x.format, x.d), false);
+    x.runs = add(m, list, a->n_runs * sizeof(*list), false);
     size_t blocks = x.n * x.n_blocks * sizeof(int32_t);
     IN(q, x.n * x.n_head * x.d * F), IN(w, x.n * x.n_head * F);
     IN(keys, (size_t)x.n_row * k_row_bytes(x.format, x.d));
     OUT(sel, x.n * x.top_k * sizeof(*x.sel));
     OUT(blocks_out, blocks), IN(blocks_in, blocks), OUT(score, x.n * (size_t)x.n_row * F);
     RUN(index);
+    free(list);
+}
+
+static void mirror_ring(struct kernels *k, const struct k_ring *a)
+{
+    BEGIN(k_ring, "ring");
+    size_t row = x.row_bytes;
+    OUT(ring, (size_t)x.n_layers * x.window * row);
+    IN(keys, x.n_layers ? (x.n_layers - 1) * x.key_stride + x.n * row : 0);
+    RUN(ring);
 }
 
 static void mirror_route(struct kernels *k, const struct k_route *a)
@@ -303,7 +365,7 @@ static void moe_with(struct kernels *k, const struct k_moe *a, const char *name,
     }
     if (op == m->device.moe)
         x.part = NULL, x.only = NULL; /* not its arguments */
-    x.experts = list;
+    x.experts = list, x.table = NULL;
     IN(x, needs_experts ? x.n * x.d * F : 0);
     IN(expert, x.n * x.top_k * sizeof(*x.expert)), IN(weight, x.n * x.top_k * F);
     OUT(y, x.n * x.d * F), OUT(part, x.n * (x.top_k + (size_t)1) * x.d * F);
@@ -401,6 +463,7 @@ enum err mirror_open(struct kernels *k, struct kernels *device, struct error *e)
     k->compress = mirror_compress;
     k->attention = mirror_attention;
     k->index = mirror_index;
+    k->ring = mirror_ring;
     k->route = mirror_route;
     k->scale = mirror_scale;
     k->moe = mirror_moe, k->moe_part = mirror_moe_part, k->moe_sum = mirror_moe_sum;

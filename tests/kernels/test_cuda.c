@@ -118,7 +118,8 @@ static void run_grids(struct kernels *k, struct world *w)
 
 static void run_compress(struct kernels *k, struct world *w)
 {
-    k->compress(k, &(struct k_compress){w->f, w->f, w->out, N, 2, D, K_EXACT});
+    k->compress(k, &(struct k_compress){
+                       .u = w->f, .g = w->f, .out = w->out, .n = N, .ratio = 2, .d = D});
 }
 
 static void run_attention(struct kernels *k, struct world *w)
@@ -163,6 +164,17 @@ static void run_index(struct kernels *k, struct world *w)
 static void run_scale(struct kernels *k, struct world *w)
 {
     k->scale(k, &(struct k_scale){w->out, N, 0.5f, K_EXACT});
+}
+
+static void run_ring(struct kernels *k, struct world *w)
+{
+    k->ring(k, &(struct k_ring){.ring = w->rows,
+                                .keys = w->rows + 4096,
+                                .key_stride = N * D,
+                                .n = N,
+                                .n_layers = 2,
+                                .window = 4,
+                                .row_bytes = D});
 }
 
 static void run_route(struct kernels *k, struct world *w)
@@ -221,6 +233,7 @@ static const struct op {
            {"attention", run_attention},
            {"index", run_index},
            {"scale", run_scale},
+           {"ring", run_ring},
            {"route", run_route},
            {"moe, moe_part, moe_sum", run_moe},
            {"engram_rows, engram_gate", run_engram}};

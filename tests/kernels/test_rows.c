@@ -327,7 +327,7 @@ static void test_compress(void **state)
         float *u = values_new(N * ratio * D, 1, 3), *g = values_new(N * ratio * D, 2, 20);
         for (size_t b = 0; b < n_backends; b++) {
             float *out = guarded_new(N * D), one[D];
-            struct k_compress a = {u, g, out, N, ratio, D, K_EXACT};
+            struct k_compress a = {.u = u, .g = g, .out = out, .n = N, .ratio = ratio, .d = D};
             backends[b].compress(&backends[b], &a);
             guarded_check("compress", out, N * D);
             for (size_t i = 0; i < N * D; i++) {

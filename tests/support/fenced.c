@@ -385,11 +385,35 @@ static void fenced_rope(struct kernels *k, const struct k_rope *a)
     real_of(k)->rope(real_of(k), &x);
 }
 
+/* A list of runs as the real table may read it; to be freed. NULL: there is none. */
+static struct k_run *runs(const struct k_run *list, uint32_t n, const char *what)
+{
+    if (!list)
+        return NULL;
+    struct k_run *copy = malloc(n * sizeof(*copy));
+    if (!copy)
+        abort();
+    memcpy(copy, (void *)inside(list, what), n * sizeof(*copy));
+    for (uint32_t i = 0; i < n; i++) {
+        struct k_run *r = &copy[i];
+        r->ring = (void *)inside(r->ring, what);
+        r->pending = (void *)inside(r->pending, what);
+        for (size_t s = 0; s < K_MAX_SOURCES; s++) {
+            r->source[s].rows = (void *)inside(r->source[s].rows, what);
+            r->source[s].keys = (void *)inside(r->source[s].keys, what);
+        }
+    }
+    return copy;
+}
+
 static void fenced_encode(struct kernels *k, const struct k_encode *a)
 {
     struct k_encode x = *a;
+    struct k_run *list = runs(a->runs, a->n_runs, "encode.runs");
+    x.runs = list;
     IN("encode", x), IN("encode", rows);
     real_of(k)->encode(real_of(k), &x);
+    free(list);
 }
 
 static void fenced_decode(struct kernels *k, const struct k_decode *a)
@@ -409,24 +433,40 @@ static void fenced_fake_quant(struct kernels *k, const struct k_fake_quant *a)
 static void fenced_compress(struct kernels *k, const struct k_compress *a)
 {
     struct k_compress x = *a;
+    struct k_run *list = runs(a->runs, a->n_runs, "compress.runs");
+    x.runs = list;
     IN("compress", u), IN("compress", g), IN("compress", out);
     real_of(k)->compress(real_of(k), &x);
+    free(list);
 }
 
 static void fenced_attention(struct kernels *k, const struct k_attention *a)
 {
     struct k_attention x = *a;
+    struct k_run *list = runs(a->runs, a->n_runs, "attention.runs");
+    x.runs = list;
     IN("attention", q), IN("attention", out), IN("attention", ring), IN("attention", keys);
     IN("attention", rows), IN("attention", sel), IN("attention", sink);
     real_of(k)->attention(real_of(k), &x);
+    free(list);
 }
 
 static void fenced_index(struct kernels *k, const struct k_index *a)
 {
     struct k_index x = *a;
+    struct k_run *list = runs(a->runs, a->n_runs, "index.runs");
+    x.runs = list;
     IN("index", q), IN("index", w), IN("index", keys), IN("index", sel);
     IN("index", blocks_out), IN("index", blocks_in), IN("index", score);
     real_of(k)->index(real_of(k), &x);
+    free(list);
+}
+
+static void fenced_ring(struct kernels *k, const struct k_ring *a)
+{
+    struct k_ring x = *a;
+    IN("ring", ring), IN("ring", keys);
+    real_of(k)->ring(real_of(k), &x);
 }
 
 static void fenced_route(struct kernels *k, const struct k_route *a)
@@ -475,7 +515,8 @@ static void fenced_moe_with(struct kernels *k, const struct k_moe *a,
         x.shared = &shared;
     }
     (void)host(a->only, "moe.only"), (void)host(a->experts, "moe.experts");
-    x.experts = list;
+    (void)inside(a->table, "moe.table");
+    x.experts = list, x.table = NULL;
     op(real_of(k), &x);
     free(list);
 }
@@ -561,6 +602,7 @@ static enum err fence(struct kernels *k, struct kernels *real, struct error *e)
                           .compress = fenced_compress,
                           .attention = fenced_attention,
                           .index = fenced_index,
+                          .ring = fenced_ring,
                           .route = fenced_route,
                           .scale = fenced_scale,
                           .moe = fenced_moe,
