@@ -178,7 +178,7 @@ asan: ## the same tests under AddressSanitizer and UBSan (ONLY=REGEX: some of th
 
 tsan: ## the threaded tests under ThreadSanitizer
 	$(Q)$(MAKE) --no-print-directory VARIANT=tsan OPT=-O1 tests
-	$(Q)tests/run --only '/base/|agentd/test_(cli|client|kv|parts|rpc|turns)$$|engine/test_tiers$$' build/tsan
+	$(Q)tests/run --only '/base/|agentd/test_(cli|client|kv|parts|rpc|turns)$$|engine/test_t(iers|oken_cache)$$' build/tsan
 
 fuzz: ## fuzz one parser with libFuzzer: make fuzz T=tokenizer S=60
 	$(Q)$(MAKE) --no-print-directory VARIANT=fuzz CC=clang-14 OPT=-O1 build/fuzz/tests/fuzz/fuzz_$(T)

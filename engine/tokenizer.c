@@ -18,8 +18,12 @@ enum err tokenizer_new(struct tokenizer **out, struct error *e)
     if (!t)
         return err_set(e, ERR_NOMEM, "no memory for a tokenizer");
     buf_init(&t->bytes, MAX_TOTAL_BYTES);
-    *out = t;
-    return OK;
+    enum err rc = token_cache_new(&t->cache, TOKEN_CACHE_BYTES, e);
+    if (rc)
+        free(t);
+    else
+        *out = t;
+    return rc;
 }
 
 void tokenizer_free(struct tokenizer *t)
@@ -28,9 +32,26 @@ void tokenizer_free(struct tokenizer *t)
         return;
     buf_fini(&t->bytes);
     bpe_fini(&t->bpe);
+    token_cache_free(t->cache);
     free(t->tokens);
     free(t->added);
     free(t);
+}
+
+enum err tokenizer_set_cache(struct tokenizer *t, size_t budget_bytes, struct error *e)
+{
+    struct token_cache *cache = NULL;
+    enum err rc = budget_bytes ? token_cache_new(&cache, budget_bytes, e) : OK;
+    if (rc)
+        return rc;
+    token_cache_free(t->cache);
+    t->cache = cache;
+    return OK;
+}
+
+struct token_cache_use tokenizer_cache_use(const struct tokenizer *t)
+{
+    return t->cache ? token_cache_use(t->cache) : (struct token_cache_use){0};
 }
 
 static enum err grow_tokens(struct tokenizer *t, uint32_t id, struct error *e)
@@ -259,8 +280,8 @@ uint32_t tokenizer_added(const struct tokenizer *t, const char *text)
 /* ---- encoding and decoding ----------------------------------------------------------------
  */
 
-static enum err encode_plain(const struct tokenizer *t, struct bpe_scratch *s,
-                             const uint8_t *bytes, size_t n, struct ids *out, struct error *e)
+static enum err encode_pieces(const struct tokenizer *t, struct bpe_scratch *s,
+                              const uint8_t *bytes, size_t n, struct ids *out, struct error *e)
 {
     struct pretokenizer p = pretokenizer_start(bytes, n);
     const uint8_t *piece;
@@ -268,6 +289,48 @@ static enum err encode_plain(const struct tokenizer *t, struct bpe_scratch *s,
     for (size_t len; !rc && (len = pretokenizer_next(&p, &piece));)
         rc = bpe_encode(&t->bpe, s, piece, len, out, e);
     return rc;
+}
+
+static enum err encode_chunk(const struct tokenizer *t, struct bpe_scratch *s,
+                             const uint8_t *bytes, size_t n, uint64_t hash, struct ids *out,
+                             struct error *e)
+{
+    size_t before = out->n;
+    bool found;
+    enum err rc = token_cache_find(t->cache, hash, bytes, n, out, &found, e);
+    if (rc || found)
+        return rc;
+    if ((rc = encode_pieces(t, s, bytes, n, out, e)))
+        return rc;
+    return token_cache_put(t->cache, hash, bytes, n, out->v + before, out->n - before, e);
+}
+
+/* Chunk after chunk. Of a text that is not complete (is_open) only those that end at a cut.
+ * *done is how many bytes they are. */
+static enum err encode_chunks(const struct tokenizer *t, struct bpe_scratch *s,
+                              const uint8_t *bytes, size_t n, bool is_open, size_t *done,
+                              struct ids *out, struct error *e)
+{
+    enum err rc = OK;
+    *done = 0;
+    while (t->cache && *done < n && !rc) {
+        uint64_t hash;
+        bool is_whole;
+        size_t len = token_cache_cut(bytes + *done, n - *done, &hash, &is_whole);
+        if (is_open && !is_whole)
+            break;
+        rc = encode_chunk(t, s, bytes + *done, len, hash, out, e);
+        *done += len;
+    }
+    return rc;
+}
+
+static enum err encode_plain(const struct tokenizer *t, struct bpe_scratch *s,
+                             const uint8_t *bytes, size_t n, struct ids *out, struct error *e)
+{
+    size_t done;
+    enum err rc = encode_chunks(t, s, bytes, n, false, &done, out, e);
+    return rc || done == n ? rc : encode_pieces(t, s, bytes + done, n - done, out, e);
 }
 
 static enum err encode_special(const struct tokenizer *t, struct bpe_scratch *s,
@@ -329,16 +392,17 @@ enum err tokenizer_encode_open(const struct tokenizer *t, const void *bytes, siz
                                struct ids *out, size_t *used, struct error *e)
 {
     AUTO(bpe_scratch) struct bpe_scratch s = {0};
-    size_t before = out->n, known = n - utf8_open_tail(bytes, n), done = 0;
+    size_t before = out->n, known = n - utf8_open_tail(bytes, n), done;
     size_t sure = last_mark(bytes, known);
-    struct pretokenizer p = pretokenizer_start(bytes, known);
-    const uint8_t *piece;
-    for (size_t len; (len = pretokenizer_next(&p, &piece)) && done + len <= sure; done += len) {
-        enum err rc = bpe_encode(&t->bpe, &s, piece, len, out, e);
-        if (rc) {
-            out->n = before;
-            return rc;
-        }
+    const uint8_t *text = bytes, *piece;
+    enum err rc = encode_chunks(t, &s, text, known, true, &done, out, e);
+    struct pretokenizer p = pretokenizer_start(text + done, known - done);
+    for (size_t len; !rc && (len = pretokenizer_next(&p, &piece)) && done + len <= sure;
+         done += len)
+        rc = bpe_encode(&t->bpe, &s, piece, len, out, e);
+    if (rc) {
+        out->n = before;
+        return rc;
     }
     *used = done;
     return OK;

@@ -8,9 +8,11 @@
  * Between added tokens the text goes through three splits (prompt.md, section 15), then BPE
  * joins the bytes of each piece, lowest rank first, leftmost on ties. Bytes that are not UTF-8
  * are pieces of their own, so that decoding gives back every byte: decode(encode(x)) == x for
- * every x. Encoding costs O(n log n) in the length of the longest piece.
+ * every x. Encoding costs O(n log n) in the length of the longest piece, and little more than
+ * a comparison where the text was encoded before (token_cache.h): same ids, sooner.
  *
- * Constant after opening: any thread may use it. Source: prompt.md, section 15. */
+ * Constant after opening, but for what that remembers: any thread may use it. Source:
+ * prompt.md, section 15. */
 #ifndef ENGINE_TOKENIZER_H
 #define ENGINE_TOKENIZER_H
 
@@ -21,6 +23,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "engine/ids.h"
+#include "engine/token_cache.h"
 
 struct tokenizer;
 
@@ -38,6 +41,14 @@ NODISCARD enum err tokenizer_parse(struct tokenizer **out, const void *json, siz
  * 14 follow in its order from 256 (struct chat_ids in chat.h lists them). No merges. */
 NODISCARD enum err tokenizer_new_bytes(struct tokenizer **out, struct error *e);
 void tokenizer_free(struct tokenizer *t);
+
+/* Another budget for text that was encoded before than TOKEN_CACHE_BYTES; what is remembered is
+ * forgotten. 0: none. Not while another thread uses t. ERR_LIMIT, ERR_NOMEM: it is as before.
+ */
+NODISCARD enum err tokenizer_set_cache(struct tokenizer *t, size_t budget_bytes,
+                                       struct error *e);
+/* How well that goes; all 0 without. */
+struct token_cache_use tokenizer_cache_use(const struct tokenizer *t);
 
 /* Highest id + 1. Ids below without a token are possible (tokenizer_bytes: NULL). */
 uint32_t tokenizer_size(const struct tokenizer *t);

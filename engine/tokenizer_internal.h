@@ -21,6 +21,7 @@ struct tokenizer {
     uint32_t *added; /* ids of added tokens, ascending by their bytes */
     uint32_t n_added;
     struct bpe bpe;
+    struct token_cache *cache; /* NULL: none */
 };
 
 /* A tokenizer without tokens. */

@@ -4,7 +4,8 @@
 #   scripts/bench.sh [GROUP...]       or  make bench G="GROUP..."
 #
 # Groups, in this order when none is named:
-#   ceilings  kernels  parts  real-1  real-2  v4mini  mini-40  company  growth  ced  store  ingest  daemon
+#   ceilings  kernels  parts  real-1  real-2  v4mini  mini-40  company  growth  ced  store  ingest  repeat
+#   daemon
 # Only when named: million, a million tokens through mini-40 (up to an hour).
 #
 # Each figure that has a ceiling is measured in turns with it; what is reported is the median of at
@@ -23,7 +24,7 @@ cd "$(dirname "$0")/.."
 models=${BENCH_MODELS:-build/bench}
 threads=${THREADS:-$(nproc)}
 reps=${REPS:-5}
-all="ceilings kernels parts real-1 real-2 v4mini mini-40 company growth ced store ingest daemon"
+all="ceilings kernels parts real-1 real-2 v4mini mini-40 company growth ced store ingest repeat daemon"
 mkdir -p build/bench "$models"
 out=build/bench/figures.jsonl
 : > "$out"
@@ -123,6 +124,7 @@ run() {
             --tokens "${TOKENS:-1048576}" --kv-resident "${KV_RESIDENT:-16M}" | tee -a "$out" ;;
     store) store; store --appends 100 ;;
     ingest) one ingest "8,000 tokens, demo" "ingested after" build/tests/bench_ingest "$(model demo)" ;;
+    repeat) build/tests/bench_repeat -m "$(model geom)" --reps "$reps" | tee -a "$out" ;;
     daemon) one daemon "a stalled reader" "without it" build/tests/bench_readers ;;
     *) say "no group is called \"$1\"; there are: $all million"; exit 2 ;;
     esac
