@@ -2,6 +2,7 @@
 
 #include "engine/kv_pages.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -68,11 +69,29 @@ static struct kernels *kernels_of(const struct kv *kv)
     return kv->memory->k;
 }
 
-/* Whether a plane takes memory as its rows come, and gives it back when they are cold: where
- * memory that is not touched costs nothing there is no need to. */
+/* Whether a plane is memory for its tail alone: where memory that is not touched costs nothing
+ * there is no need to, and a device maps too much at once for that. */
 static bool is_tail(const struct kv *kv, uint32_t plane)
 {
     return kv->pages && plane % 2 == 0 && !kernels_of(kv)->host_memory;
+}
+
+/* Bytes of a plane in front of what its memory begins with. */
+static size_t first_byte(const struct kv *kv, uint32_t plane)
+{
+    return is_tail(kv, plane) ? kv->cold[plane / 2] * kv->shape->planes[plane].row_bytes : 0;
+}
+
+/* Where byte `at` of a plane is, which is not cold. */
+static uint8_t *place(const struct kv *kv, uint32_t plane, size_t at)
+{
+    return kv->plane[plane] + (at - first_byte(kv, plane));
+}
+
+static size_t tail_bytes(const struct kv *kv, uint32_t plane)
+{
+    return (size_t)kv_pages_tail_rows(kv->pages, plane / 2) *
+           kv->shape->planes[plane].row_bytes;
 }
 
 /* More of the memory for all sequences: all or nothing. */
@@ -88,12 +107,15 @@ static enum err promise(struct kv *kv, uint64_t n_bytes, struct error *e)
     return OK;
 }
 
-/* Bytes of planes that stay in memory: main rows under a budget are the budget's. */
+/* Bytes of planes that stay in memory: main rows under a budget are the budget's, but for tails
+ * in a device, whose memory that budget does not divide. */
 static uint64_t resident_bytes(const struct kv *kv, uint64_t n_tokens)
 {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < kv->shape->n_planes && n_tokens; i++)
-        if (i % 2 || !kv->pages)
+        if (is_tail(kv, i))
+            sum += tail_bytes(kv, i);
+        else if (i % 2 || !kv->pages)
             sum += plane_size(kv, i, n_tokens);
     return sum;
 }
@@ -124,7 +146,7 @@ enum err kv_init(struct kv *kv, const struct kv_shape *s, struct kv_memory *memo
     }
     for (uint32_t i = 0; i < s->n_planes; i++) {
         size_t n = plane_size(kv, i, s->max_tokens);
-        if (!(kv->plane[i] = k->reserve(k, n))) {
+        if (!is_tail(kv, i) && !(kv->plane[i] = k->reserve(k, n))) {
             kv_fini(kv);
             return err_set(e, ERR_NOMEM, "%zu bytes of address space for plane %s", n,
                            s->planes[i].name);
@@ -186,29 +208,35 @@ void kv_fini(struct kv *kv)
     kv->memory->promised_bytes -= kv->promised_bytes;
     end_landing(kv);
     for (uint32_t i = 0; i < STATE_MAX_PLANES; i++)
-        k->release(k, kv->plane[i], kv->plane_bytes[i]);
+        if (is_tail(kv, i))
+            k->free(k, kv->plane[i]);
+        else
+            k->release(k, kv->plane[i], kv->plane_bytes[i]);
     k->free(k, kv->ring);
     k->free(k, kv->pending);
     *kv = (struct kv){0};
 }
 
-/* The first n_bytes of a plane, or what of them is not cold, may be used from now on. */
+/* The first n_bytes of a plane may be used from now on. */
 static enum err grow(struct kv *kv, uint32_t plane, size_t n_bytes, struct error *e)
 {
     struct kernels *k = kernels_of(kv);
-    size_t page = kv->memory->page_bytes, from = kv->grown[plane];
-    if (is_tail(kv, plane)) {
-        size_t row = kv->shape->planes[plane].row_bytes;
-        size_t cold = kv->cold[plane / 2] * row / page * page;
-        from = from > cold ? from : cold;
-    }
-    if (n_bytes <= from)
+    if (n_bytes <= kv->grown[plane])
         return OK;
     n_bytes = page_round(kv, n_bytes);
-    enum err rc = k->grow(k, kv->plane[plane], from, n_bytes, e);
+    enum err rc = k->grow(k, kv->plane[plane], kv->grown[plane], n_bytes, e);
     if (rc)
         return err_wrap(e, ERR_LIMIT, "plane %s", kv->shape->planes[plane].name);
     kv->grown[plane] = n_bytes;
+    return OK;
+}
+
+static enum err take_tail(struct kv *kv, uint32_t plane, struct error *e)
+{
+    struct kernels *k = kernels_of(kv);
+    if (!kv->plane[plane] && !(kv->plane[plane] = k->alloc(k, tail_bytes(kv, plane))))
+        return err_set(e, ERR_LIMIT, "plane %s: %zu bytes for its newest rows",
+                       kv->shape->planes[plane].name, tail_bytes(kv, plane));
     return OK;
 }
 
@@ -218,6 +246,10 @@ static void give_back(struct kv *kv, uint64_t n_bytes)
     struct kernels *k = kernels_of(kv);
     for (uint32_t i = 0; i < kv->shape->n_planes; i++) {
         size_t had = plane_size(kv, i, kv->reserved);
+        if (is_tail(kv, i) && !kv->reserved) {
+            k->free(k, kv->plane[i]);
+            kv->plane[i] = NULL;
+        }
         if (is_tail(kv, i) || kv->grown[i] <= had)
             continue;
         k->discard(k, kv->plane[i], had, kv->grown[i]);
@@ -244,11 +276,13 @@ enum err kv_reserve(struct kv *kv, uint64_t n_tokens, struct error *e)
     uint64_t more = resident_bytes(kv, n_tokens) - resident_bytes(kv, kv->reserved);
     if ((rc = promise(kv, more, e)))
         return err_wrap(e, rc, "%" PRIu64 " tokens", n_tokens);
-    for (uint32_t i = 0; i < s->n_planes; i++)
-        if (!is_tail(kv, i) && (rc = grow(kv, i, plane_size(kv, i, n_tokens), e))) {
+    for (uint32_t i = 0; i < s->n_planes; i++) {
+        rc = is_tail(kv, i) ? take_tail(kv, i, e) : grow(kv, i, plane_size(kv, i, n_tokens), e);
+        if (rc) {
             give_back(kv, more);
             return err_wrap(e, rc, "%" PRIu64 " tokens", n_tokens);
         }
+    }
     kv->reserved = n_tokens;
     return OK;
 }
@@ -284,8 +318,8 @@ static void landed(void *ctx, const void *at, size_t n_bytes)
         kv->landed = more;
         kv->cap_landed = cap;
     }
-    kv->landed[kv->n_landed++] = (struct kv_landed){i, from, from + n_bytes};
-    k->upload(k, kv->plane[i] + from, at, n_bytes);
+    if (k->upload(k, kv->plane[i] + from, at, n_bytes)) /* else kv_land() copies it */
+        kv->landed[kv->n_landed++] = (struct kv_landed){i, from, from + n_bytes};
 }
 
 /* The first n bytes of where plane i lands, zero or of an earlier import: pinned, if that may
@@ -306,7 +340,9 @@ static enum err map_landing(struct kv *kv, uint32_t i, size_t n, struct error *e
         p = fresh;
     }
     kv->landing[i] = p;
-    if (n <= kv->pinned[i])
+    /* Of a plane whose rows stay on the host only its tail is copied: locking all of it would
+     * cost its size in memory, and more time than that copy. */
+    if (n <= kv->pinned[i] || is_tail(kv, i))
         return OK;
     if (kv->pinned[i])
         m->k->unpin(m->k, p);
@@ -364,12 +400,12 @@ static void copy_rest(struct kv *kv, uint32_t i, size_t from, size_t to, size_t 
         if (l->plane < i || l->to <= from)
             continue;
         if (l->from > from && from < to)
-            k->copy_in(k, kv->plane[i] + from, kv->landing[i] + from,
+            k->copy_in(k, place(kv, i, from), kv->landing[i] + from,
                        (l->from < to ? l->from : to) - from);
         from = l->to;
     }
     if (from < to)
-        k->copy_in(k, kv->plane[i] + from, kv->landing[i] + from, to - from);
+        k->copy_in(k, place(kv, i, from), kv->landing[i] + from, to - from);
 }
 
 enum err kv_land(struct kv *kv, uint64_t n_tokens, struct error *e)
@@ -383,9 +419,7 @@ enum err kv_land(struct kv *kv, uint64_t n_tokens, struct error *e)
         size_t row = s->planes[i].row_bytes;
         size_t from = i % 2 ? 0 : kv->cold[i / 2] * row;
         size_t to = state_rows(&s->planes[i], n_tokens) * row;
-        enum err rc = is_tail(kv, i) ? grow(kv, i, to, e) : OK;
-        if (rc)
-            return rc;
+        assert(!is_tail(kv, i) || to - from <= tail_bytes(kv, i)); /* room was made */
         copy_rest(kv, i, from, to, &next);
     }
     enum err rc = kv->landing[0] ? k->upload_end(k, e) : OK;
@@ -452,13 +486,25 @@ static enum err host_view(const struct kv *kv, uint32_t plane, size_t at, size_t
 {
     struct kernels *k = kernels_of(kv);
     if (k->host_memory || kv->landing[plane]) {
-        *out = (kv->landing[plane] ? kv->landing[plane] : kv->plane[plane]) + at;
+        *out = kv->landing[plane] ? kv->landing[plane] + at : place(kv, plane, at);
         return OK;
     }
     if (!(*copy = malloc(n ? n : 1)))
         return err_set(e, ERR_NOMEM, "%zu bytes of plane %s", n, kv->shape->planes[plane].name);
-    k->copy_out(k, *copy, kv->plane[plane] + at, n);
+    k->copy_out(k, *copy, place(kv, plane, at), n);
     *out = *copy;
+    return k->sync(k, e);
+}
+
+/* The first n bytes of a tail are another one's: what is behind them moves to its start, in
+ * pieces that do not overlap. */
+static enum err move_tail(struct kv *kv, uint32_t plane, size_t n, struct error *e)
+{
+    struct kernels *k = kernels_of(kv);
+    uint8_t *tail = kv->plane[plane];
+    size_t end = tail_bytes(kv, plane);
+    for (size_t at = n; at < end; at += n)
+        k->copy(k, tail + at - n, tail + at, end - at < n ? end - at : n);
     return k->sync(k, e);
 }
 
@@ -478,17 +524,12 @@ static enum err spill(struct kv *kv, uint32_t i, uint64_t to, struct error *e)
     if (rc)
         return err_wrap(e, rc, "plane %s", kv->shape->planes[plane].name);
     struct kernels *k = kernels_of(kv);
-    if (!kv->landing[plane])
+    if (!is_tail(kv, plane))
         k->discard(k, kv->plane[plane], from / page * page, end / page * page);
+    else if (!kv->landing[plane] && (rc = move_tail(kv, plane, end - from, e)))
+        return rc;
     kv->cold[i] = to;
     return OK;
-}
-
-static enum err grow_tail(struct kv *kv, uint32_t i, uint64_t n_rows, struct error *e)
-{
-    if (!is_tail(kv, 2 * i))
-        return OK;
-    return grow(kv, 2 * i, n_rows * kv->shape->planes[2 * (size_t)i].row_bytes, e);
 }
 
 enum err kv_make_room(struct kv *kv, uint64_t below, uint64_t n, struct error *e)
@@ -500,12 +541,8 @@ enum err kv_make_room(struct kv *kv, uint64_t below, uint64_t n, struct error *e
         uint64_t rows = state_rows(p, kv->n_tokens > below ? kv->n_tokens : below);
         uint64_t after = rows + (n + p->ratio - 1) / p->ratio;
         uint64_t most = kv_pages_tail_rows(kv->pages, i);
-        if (after - kv->cold[i] <= most) {
-            enum err rc = grow_tail(kv, i, after, e);
-            if (rc)
-                return rc;
+        if (after - kv->cold[i] <= most)
             continue;
-        }
         uint64_t firm = state_rows(p, below);
         uint64_t to = firm / kv_pages_rows(kv->pages, i) * kv_pages_rows(kv->pages, i);
         enum err rc = to > kv->cold[i] ? spill(kv, i, to, e) : OK;
@@ -516,8 +553,6 @@ enum err kv_make_room(struct kv *kv, uint64_t below, uint64_t n, struct error *e
                            "plane %s: %" PRIu64
                            " rows may be dropped still, memory is for %" PRIu64,
                            p->name, after - kv->cold[i], most);
-        if ((rc = grow_tail(kv, i, after, e)))
-            return rc;
     }
     return OK;
 }
@@ -556,8 +591,9 @@ enum err kv_copy_rows(const struct kv *kv, uint32_t plane, uint64_t row0, uint64
     if (rc)
         return rc;
     struct kernels *k = kernels_of(kv);
-    k->copy_out(k, (uint8_t *)dst + n_cold * row, kv->plane[plane] + (row0 + n_cold) * row,
-                (n - n_cold) * row);
+    if (n > n_cold)
+        k->copy_out(k, (uint8_t *)dst + n_cold * row, place(kv, plane, (row0 + n_cold) * row),
+                    (n - n_cold) * row);
     return k->sync(k, e);
 }
 
@@ -606,7 +642,9 @@ uint8_t *kv_ring(const struct kv *kv, uint32_t layer)
 
 uint8_t *kv_rows(const struct kv *kv, uint32_t source, uint64_t row)
 {
-    return kv->plane[2 * source] + row * kv->shape->planes[2 * source].row_bytes;
+    if (is_tail(kv, 2 * source) && row < kv->cold[source])
+        return NULL;
+    return place(kv, 2 * source, row * kv->shape->planes[2 * source].row_bytes);
 }
 
 uint8_t *kv_keys(const struct kv *kv, uint32_t source, uint64_t row)

@@ -15,8 +15,9 @@
  * those above.
  *
  * Rings, unfinished groups and planes are memory of the backend. Where the host may not touch
- * it (k->host_memory), kv_land() brings what an import filled in there, and main planes under a
- * budget take memory for their tails only. One thread, the engine's. */
+ * it (k->host_memory), kv_land() brings what an import filled in there, and a main plane under
+ * a budget is memory for its tail and nothing else: the first row that is not cold lies at its
+ * start. One thread, the engine's. */
 #ifndef ENGINE_KV_H
 #define ENGINE_KV_H
 
@@ -76,8 +77,8 @@ struct kv {
     uint64_t n_firm;   /* rows of tokens from here on may be dropped: they stay in the tail */
     uint64_t n_tokens; /* committed */
     uint64_t reserved; /* tokens there is memory for */
-    uint8_t *plane[STATE_MAX_PLANES];
-    size_t plane_bytes[STATE_MAX_PLANES]; /* of address space */
+    uint8_t *plane[STATE_MAX_PLANES];     /* a tail: NULL before there are rows */
+    size_t plane_bytes[STATE_MAX_PLANES]; /* of address space; a tail has less */
     size_t grown[STATE_MAX_PLANES];       /* bytes from the start that may be used */
     uint8_t *landing[STATE_MAX_PLANES];   /* of an import, memory of the host; NULL: none */
     size_t pinned[STATE_MAX_PLANES];      /* bytes of it that copies are fast from */
@@ -135,7 +136,8 @@ void kv_swap(struct kv *kv, struct kv_rest *rest);
 void kv_rest_fini(struct kernels *k, struct kv_rest *rest);
 
 uint8_t *kv_ring(const struct kv *kv, uint32_t layer);
-/* Rows and index keys of KV source i, from row number `row` on. */
+/* Rows and index keys of KV source i, from row number `row` on. NULL: it is cold, and its place
+ * is another one's now. */
 uint8_t *kv_rows(const struct kv *kv, uint32_t source, uint64_t row);
 uint8_t *kv_keys(const struct kv *kv, uint32_t source, uint64_t row);
 float *kv_pending(const struct kv *kv, uint32_t source); /* [2][head_dim] */

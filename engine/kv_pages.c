@@ -126,6 +126,14 @@ static void divide(struct kv_pages *p, const struct kv_pages_options *o, uint32_
         p->gather_bytes = least;
 }
 
+uint64_t kv_pages_device_bytes(const struct kv_pages_options *o)
+{
+    struct kv_pages p = {.page_bytes = page_size(o->shape)};
+    uint32_t chunk = o->chunk_tokens;
+    divide(&p, o, &chunk);
+    return p.gather_bytes + p.tail_bytes;
+}
+
 static enum err open_file(struct kv_pages *p, const char *dir, struct error *e)
 {
     char path[FS_PATH_BYTES];

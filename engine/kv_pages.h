@@ -33,6 +33,11 @@ struct kv_pages_options {
 /* The smallest budget: one sequence, one token. */
 uint64_t kv_pages_min_bytes(const struct kv_pages_options *o);
 
+/* What the budget takes of a device at least, where rows are not read in memory of the host:
+ * the rows of one attention call and one sequence's tail. What else it pays for is the host's.
+ */
+uint64_t kv_pages_device_bytes(const struct kv_pages_options *o);
+
 /* *chunk_tokens becomes what the budget leaves of it. ERR_LIMIT below the minimum; ERR_IO,
  * ERR_DENIED, ERR_NOTFOUND: no spill file in dir. */
 NODISCARD enum err kv_pages_new(struct kv_pages **out, const struct kv_pages_options *o,

@@ -283,29 +283,47 @@ static uint64_t smaller(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* What the Engram budget takes of free_memory(): rows are kept in memory of the host. */
-static uint64_t engram_share(const struct model *m, const struct engine_options *o)
+/* What budgets take of one memory: of the machine, or of a device. */
+struct shares {
+    uint64_t experts, engram, kv;
+};
+
+/* The smallest that could be promised; 0: the memory is not known. */
+static enum err check_shares(const struct shares *s, uint64_t memory, const char *whose,
+                             struct error *e)
 {
-    return m->k.host_memory ? smaller(o->engram_ram, engram_cache_all_bytes(&m->config)) : 0;
+    if (!memory || (s->experts <= memory && s->engram <= memory - s->experts &&
+                    s->kv <= memory - s->experts - s->engram))
+        return OK;
+    return err_set(e, ERR_LIMIT,
+                   "budgets of %.1f GB for experts, %.1f GB for Engram rows and %.1f GB for KV "
+                   "rows, %.1f GB of memory%s are available beside the other weights",
+                   (double)s->experts / 1e9, (double)s->engram / 1e9, (double)s->kv / 1e9,
+                   (double)memory / 1e9, whose);
 }
 
-/* What the budgets promise has to be there beside the weights that are in memory by now. */
+/* What the budgets promise has to be there beside the weights that are in memory by now. With a
+ * device there are two memories: it has the experts, and of the KV rows those that a call reads
+ * and the newest of each sequence; the rest of that budget and Engram rows are the host's. */
 static enum err check_budgets(const struct model *m, const struct engine_options *o,
                               struct error *e)
 {
     const struct config *c = &m->config;
-    uint64_t experts = smaller(o->expert_ram, experts_all_bytes(c));
-    uint64_t engram = engram_share(m, o);
     uint64_t kv = o->kv_resident; /* what it pays for is also what else would be in memory */
-    uint64_t memory = free_memory(m);
-    if (!memory ||
-        (experts <= memory && engram <= memory - experts && kv <= memory - experts - engram))
-        return OK;
-    return err_set(e, ERR_LIMIT,
-                   "budgets of %.1f GB for experts, %.1f GB for Engram rows and %.1f GB for KV "
-                   "rows, %.1f GB of memory are available beside the other weights",
-                   (double)experts / 1e9, (double)engram / 1e9, (double)kv / 1e9,
-                   (double)memory / 1e9);
+    struct shares all = {smaller(o->expert_ram, experts_all_bytes(c)),
+                         smaller(o->engram_ram, engram_cache_all_bytes(c)), kv};
+    if (m->k.host_memory)
+        return check_shares(&all, free_memory(m), "", e);
+    struct kv_shape shape;
+    struct kv_pages_options k = kv_options(m, kv, NULL);
+    struct shares device = {.experts = all.experts};
+    kv_shape_init(&shape, c, m->precision);
+    k.shape = &shape;
+    if (kv && shape.n_sources)
+        device.kv = smaller(kv, kv_pages_device_bytes(&k));
+    all.experts = 0;
+    enum err rc = check_shares(&device, free_memory(m), " of the device", e);
+    return rc ? rc : check_shares(&all, inventory_memory(), " of the host", e);
 }
 
 /* Where nobody says where: not /tmp, which may be memory. */
@@ -361,11 +379,14 @@ static enum err limit_memory(struct model *m, const struct engine_options *o, st
     m->memory.k = &m->k;
     m->memory.page_bytes = (size_t)d.grow_bytes;
 
-    uint64_t memory = free_memory(m), budgets = o->kv_resident;
+    /* Of a device, sequences are given their tails; what else of the budgets is in it, but for
+     * experts, is taken by now. */
+    uint64_t memory = free_memory(m), budgets = 0;
+    if (m->k.host_memory)
+        budgets = o->kv_resident + smaller(o->engram_ram, engram_cache_all_bytes(&m->config));
     if (m->experts) /* as it was divided before there were buffers */
         budgets +=
             smaller(experts_tier(m->experts)->budget_bytes, experts_all_bytes(&m->config));
-    budgets += engram_share(m, o);
     memory = memory ? memory / 10 * 9 : UINT64_MAX;
     m->memory.limit_bytes = memory > budgets ? memory - budgets : 0;
     return OK;
@@ -375,7 +396,7 @@ static enum err limit_memory(struct model *m, const struct engine_options *o, st
  * now: a sequence that was given memory may not find that a run has none. */
 static enum err reserve_work(struct model *m, struct error *e)
 {
-    return work_reserve(m, m->k.host_memory ? LOGIT_ROWS : m->chunk_tokens, e);
+    return work_reserve(m, m->k.host_memory ? LOGIT_ROWS : model_step_rows(m), e);
 }
 
 static enum err open_all(struct model *m, const char *dir, const struct engine_options *o,

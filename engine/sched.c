@@ -132,6 +132,22 @@ static uint32_t chunk_size(const struct model *m, const struct step *st,
     return m->chunk_limit && m->chunk_limit < most ? m->chunk_limit : most;
 }
 
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* A chunk alone; or all that decode, with their guesses, beside the least of a chunk or what
+ * was held ahead, which is not cut; or the blocks that the draft layers guess in. */
+uint32_t model_step_rows(const struct model *m)
+{
+    const struct config *c = &m->config;
+    uint32_t least = (m->chunk_tokens + CHUNK_LEAST - 1) / CHUNK_LEAST;
+    uint32_t beside = MAX_PARTS * (1 + m->draft_tokens) + larger(least, c->window);
+    uint32_t guesses = m->draft_tokens ? MAX_PARTS * c->draft_block : 0;
+    return larger(m->chunk_tokens, larger(beside, guesses));
+}
+
 /* The queued work was cancelled. An id that was reported is computed before: at rest every
  * token of the tape is. What was computed ahead of it is kept. */
 static void end_cancelled(struct model *m, struct step *st, struct model_seq *s)

@@ -92,6 +92,8 @@ enum err model_seq_import_tip(struct seq *s, const void *tip, size_t n_bytes,
                               const struct seq_digest *digest, struct error *e);
 /* sched.c */
 bool model_has_work(const struct engine *m);
+/* Most rows of one pass. */
+uint32_t model_step_rows(const struct model *m);
 enum err model_step(struct engine *m, struct engine_event *events, size_t cap, size_t *n_events,
                     struct error *e);
 

@@ -75,7 +75,6 @@ struct k_ctx {
     uint8_t *staging; /* pinned memory that small copies pass through, as a ring */
     size_t staged;    /* bytes of it in use, up to the next wait */
     cudaStream_t uploads;
-    bool upload_failed;
     struct k_vmm *vmm;         /* cuda_memory.cu */
     struct k_growing *growing; /* list of what reserve() gave */
     cudaStream_t stream;
@@ -113,7 +112,7 @@ void k_cuda_discard(struct kernels *k, void *p, size_t from, size_t to);
 void k_cuda_release(struct kernels *k, void *p, size_t bytes);
 bool k_cuda_pin(struct kernels *k, void *p, size_t bytes);
 void k_cuda_unpin(struct kernels *k, void *p);
-void k_cuda_upload(struct kernels *k, void *dst, const void *src, size_t bytes);
+bool k_cuda_upload(struct kernels *k, void *dst, const void *src, size_t bytes);
 enum err k_cuda_upload_end(struct kernels *k, struct error *e);
 enum err k_cuda_describe(struct kernels *k, struct k_device *out, struct error *e);
 

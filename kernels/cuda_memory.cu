@@ -225,24 +225,23 @@ void k_cuda_unpin(struct kernels *k, void *p)
 }
 
 /* On a stream of its own, so that it waits for no op and no op for it. */
-void k_cuda_upload(struct kernels *k, void *dst, const void *src, size_t bytes)
+bool k_cuda_upload(struct kernels *k, void *dst, const void *src, size_t bytes)
 {
     struct k_ctx *ctx = k->ctx;
     cudaError_t rc = cudaSetDevice(ctx->device); /* this may be another thread */
     if (rc == cudaSuccess)
         rc = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, ctx->uploads);
     if (rc != cudaSuccess)
-        ctx->upload_failed = true;
+        (void)cudaGetLastError(); /* the caller is told */
+    return rc == cudaSuccess;
 }
 
 enum err k_cuda_upload_end(struct kernels *k, struct error *e)
 {
     cudaError_t rc = cudaStreamSynchronize(k->ctx->uploads);
-    bool failed = k->ctx->upload_failed || rc != cudaSuccess;
-    k->ctx->upload_failed = false;
-    return failed ? err_set(e, ERR_GPU, "device %d: copies to it: %s", k->ctx->device,
-                            cudaGetErrorString(rc))
-                  : OK;
+    return rc == cudaSuccess ? OK
+                             : err_set(e, ERR_GPU, "device %d: copies to it: %s",
+                                       k->ctx->device, cudaGetErrorString(rc));
 }
 
 enum err k_cuda_describe(struct kernels *k, struct k_device *out, struct error *e)

@@ -98,6 +98,12 @@ static void host_copy(struct kernels *k, void *dst, const void *src, size_t byte
         memcpy(dst, src, bytes);
 }
 
+static bool host_upload(struct kernels *k, void *dst, const void *src, size_t bytes)
+{
+    host_copy(k, dst, src, bytes);
+    return true;
+}
+
 static enum err host_upload_end(struct kernels *k, struct error *e)
 {
     (void)k, (void)e;
@@ -160,7 +166,7 @@ enum err k_host_init(struct kernels *k, const char *numerics, struct pool *pool,
                           .copy_in = host_copy,
                           .copy_out = host_copy,
                           .copy = host_copy,
-                          .upload = host_copy,
+                          .upload = host_upload,
                           .upload_end = host_upload_end,
                           .sync = host_sync,
                           .pack = host_pack,

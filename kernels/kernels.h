@@ -96,8 +96,9 @@ struct kernels {
     void (*copy)(struct kernels *k, void *dst, const void *src, size_t bytes);
     /* The same as copy_in beside the ops, and from any thread, one at a time: neither src nor
      * dst may be touched before upload_end(), which the table's thread calls, and which waits
-     * for all there are. ERR_GPU: some of them did not arrive. */
-    void (*upload)(struct kernels *k, void *dst, const void *src, size_t bytes);
+     * for all there are, whoever began them. False: this one was not begun, and is for copy_in
+     * to make and to tell of. ERR_GPU: the device is lost, with all of them. */
+    NODISCARD bool (*upload)(struct kernels *k, void *dst, const void *src, size_t bytes);
     NODISCARD enum err (*upload_end)(struct kernels *k, struct error *e);
     /* Waits for all queued work; the first failure since the last sync, which it clears:
      * ERR_NOMEM, ERR_GPU. After a failure the outputs of the ops since then are undefined. */

@@ -263,6 +263,40 @@ static void test_landing(void **state)
     assert_int_equal(fenced_bytes(), 0);
 }
 
+/* Uploads that are not begun are copied when their import ends, and are no concern of another
+ * one that is under way: both are whole. */
+static void test_refused_uploads(void **state)
+{
+    (void)state;
+    struct error e = {0};
+    struct engine *m = NULL;
+    struct drive_state st, after;
+    struct fill f[2] = {{.from = &st}, {.from = &st}};
+    struct seq *s[2];
+    uint32_t ids[230];
+    drive_ids(ids, 230, 7);
+    assert_ok(open_with(SIZE_MAX, 0, &m, &e), &e);
+    struct seq *from = drive_seq(m);
+    drive_input(m, from, ids, 230, PREFILL_CED);
+    drive_export(m, from, &st);
+    for (int i = 0; i < 2; i++) {
+        s[i] = drive_seq(m);
+        assert_ok(seq_import_begin(s[i], st.n_tokens, &f[i].to, &e), &e);
+        fenced_refuse_uploads(i ? 0 : 5);
+        fill_regions(&f[i]);
+    }
+    for (int i = 1; i >= 0; i--) {
+        assert_ok(seq_import_tip(s[i], st.tip, st.tip_bytes, &st.digest, &e), &e);
+        drive_export(m, s[i], &after);
+        drive_assert_planes(&st, &after);
+        drive_assert_tip(&st, &after);
+        drive_state_free(&after);
+    }
+    drive_state_free(&st);
+    engine_free(m);
+    assert_int_equal(fenced_bytes(), 0);
+}
+
 /* ---- a device that fails ------------------------------------------------------------------
  */
 
@@ -356,6 +390,7 @@ int main(void)
                                        cmocka_unit_test(test_sequences_are_counted),
                                        cmocka_unit_test(test_asked_in_vain),
                                        cmocka_unit_test(test_landing),
+                                       cmocka_unit_test(test_refused_uploads),
                                        cmocka_unit_test(test_no_copies),
                                        cmocka_unit_test(test_programs)};
     return !!cmocka_run_group_tests(tests, NULL, NULL);

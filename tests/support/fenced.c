@@ -9,7 +9,8 @@
 /* No address of a process has this bit, on x86-64 and on arm64. */
 #define FENCE ((uintptr_t)1 << 54)
 
-static size_t n_given, limit = SIZE_MAX;
+static size_t n_given, n_most, limit = SIZE_MAX;
+static _Atomic size_t n_refused; /* uploads that are not begun */
 
 struct upload {
     void *dst;
@@ -86,6 +87,18 @@ size_t fenced_bytes(void)
     return n_given;
 }
 
+size_t fenced_most(void)
+{
+    size_t most = n_most;
+    n_most = n_given;
+    return most;
+}
+
+void fenced_refuse_uploads(size_t n)
+{
+    n_refused = n;
+}
+
 void fenced_limit(size_t bytes)
 {
     limit = bytes;
@@ -96,6 +109,7 @@ static bool take(size_t bytes)
     if (bytes > limit || n_given > limit - bytes)
         return false;
     n_given += bytes;
+    n_most = n_given > n_most ? n_given : n_most;
     return true;
 }
 
@@ -231,10 +245,14 @@ static void fenced_copy_in(struct kernels *k, void *dst, const void *src, size_t
 }
 
 /* Done as late as it may be: whoever touches either side before that is found. */
-static void fenced_upload(struct kernels *k, void *dst, const void *src, size_t bytes)
+static bool fenced_upload(struct kernels *k, void *dst, const void *src, size_t bytes)
 {
     struct fenced *f = fenced_of(k);
     struct upload u = {(void *)inside(dst, "upload.dst"), host(src, "upload.src"), bytes};
+    if (n_refused) {
+        n_refused--;
+        return false;
+    }
     pthread_mutex_lock(&f->lock);
     if (f->n_uploads == f->cap_uploads) {
         f->cap_uploads = f->cap_uploads ? 2 * f->cap_uploads : 64;
@@ -244,6 +262,7 @@ static void fenced_upload(struct kernels *k, void *dst, const void *src, size_t 
     }
     f->uploads[f->n_uploads++] = u;
     pthread_mutex_unlock(&f->lock);
+    return true;
 }
 
 static enum err fenced_upload_end(struct kernels *k, struct error *e)

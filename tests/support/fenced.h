@@ -23,6 +23,10 @@ NODISCARD enum err fenced_ref_open(struct kernels *k, struct pool *pool, struct 
 
 /* Bytes that alloc, reserve and pack have given out and not got back, of all fenced tables. */
 size_t fenced_bytes(void);
+/* The most that there were at once since the last call. */
+size_t fenced_most(void);
+/* The next n uploads are not begun. */
+void fenced_refuse_uploads(size_t n);
 /* Most bytes there are from now on; SIZE_MAX: no end. */
 void fenced_limit(size_t bytes);
 
