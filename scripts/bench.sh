@@ -4,8 +4,8 @@
 #   scripts/bench.sh [GROUP...]       or  make bench G="GROUP..."
 #
 # Groups, in this order when none is named:
-#   ceilings  kernels  parts  real-1  real-2  v4mini  mini-40  company  growth  ced  store  ingest  repeat
-#   daemon
+#   ceilings  kernels  parts  real-1  real-2  v4mini  mini-40  company  growth  ced  store  resume
+#   ingest  repeat  daemon
 # Only when named: million, a million tokens through mini-40 (up to an hour).
 #
 # Each figure that has a ceiling is measured in turns with it; what is reported is the median of at
@@ -17,14 +17,16 @@
 #                     real-1 takes 7.7 GB, real-2 15 GB
 #   LONGEST=N         tokens that growth goes to (65536)
 #   TOKENS=N  KV_RESIDENT=BYTES         of million (1048576, 16M)
-#   LLAMA_BENCH=PATH LLAMA_MODEL=GGUF   llama.cpp's bench and a model of v4mini's shape: measured in
-#                     turns with v4mini
+#   LLAMA_BENCH=PATH    llama.cpp's bench: measured in turns with v4mini, and its growth
+#   LLAMA_SERVER=PATH   llama.cpp's server: its slot restore, in turns with resume
+#   AGENTD_PYTHON=PATH  a Python with the package gguf, which makes their models (python3)
+#   LLAMA_MODEL=GGUF    in the place of the one of v4mini's shape that is made
 set -eu
 cd "$(dirname "$0")/.."
 models=${BENCH_MODELS:-build/bench}
 threads=${THREADS:-$(nproc)}
 reps=${REPS:-5}
-all="ceilings kernels parts real-1 real-2 v4mini mini-40 company growth ced store ingest repeat daemon"
+all="ceilings kernels parts real-1 real-2 v4mini mini-40 company growth ced store resume ingest repeat daemon"
 mkdir -p build/bench "$models"
 out=build/bench/figures.jsonl
 : > "$out"
@@ -43,21 +45,35 @@ model() {
     echo "$models/$1"
 }
 
-# llama KIND COUNT: tokens a second of llama-bench, once.
+# llama_model NAME: llama.cpp's model of the shape of tests/configs/NAME.json.
+llama_model() {
+    if [ ! -f "$models/$1.gguf" ]; then
+        say "making $models/$1.gguf"
+        "${AGENTD_PYTHON:-python3}" tests/reference/make_llama_model.py "tests/configs/$1.json" \
+            "$models/$1.gguf.new" >&2
+        mv "$models/$1.gguf.new" "$models/$1.gguf"
+    fi
+    echo "$models/$1.gguf"
+}
+
+# llama MODEL OPTION...: tokens a second of llama-bench, once; one line a test.
 llama() {
-    "$LLAMA_BENCH" -m "$LLAMA_MODEL" -t "$threads" -r 1 -o jsonl "$1" "$2" "$3" "$4" |
-        sed -n 's/.*"avg_ts": *\([0-9.]*\).*/\1/p' | head -n 1
+    of=$1
+    shift
+    "$LLAMA_BENCH" -m "$of" -t "$threads" -r 1 -o jsonl "$@" |
+        sed -n 's/.*"avg_ts": *\([0-9.]*\).*/\1/p'
 }
 
 # In turns: ours, theirs. The ratio of each turn; median of all.
 beside_llama() {
     dir=$(model v4mini)
+    theirs=${LLAMA_MODEL:-$(llama_model v4mini)}
     for i in $(seq "$reps"); do
         build/tests/bench_speed --threads "$threads" --reps 1 -m "$dir" --name turn --prompt 512 \
             layer | awk -F'"value": ' '/"name": "prefill 512"/ {print "p", $2 + 0}
                                        /"name": "decode"/ {print "d", $2 + 0}'
-        echo "P $(llama -p 512 -n 0)"
-        echo "D $(llama -p 0 -n 32)"
+        echo "P $(llama "$theirs" -p 512 -n 0)"
+        echo "D $(llama "$theirs" -p 0 -n 32)"
     done | awk '
         { v[$1] = $2 }
         $1 == "D" { prefill[++n] = v["p"] / v["P"]; decode[n] = v["d"] / v["D"]
@@ -75,6 +91,30 @@ beside_llama() {
         }
         END { line("prefill 512", middle(their_p), middle(prefill))
               line("decode 32", middle(their_d), middle(decode)) }' | tee -a "$out"
+}
+
+# What 512 tokens of prompt take behind 4,096 others, against behind none: llama.cpp.
+llama_growth() {
+    theirs=${LLAMA_MODEL:-$(llama_model v4mini)}
+    for i in $(seq "$reps"); do
+        llama "$theirs" -p 512 -n 0 -d 0,4096 | tr '\n' ' ' | awk 'NF == 2 {print $2, $2 / $1}'
+    done | sort -g -k 2 | awk '
+        { rate[NR] = $1; ratio[NR] = $2 }
+        END { if (!NR) exit 1
+              i = int((NR + 1) / 2)
+              printf "{\"group\": \"llama.cpp\", \"name\": \"prefill 512 at 4k\", \"value\": %.6g, " \
+                  "\"unit\": \"token/s\", \"against\": \"at 0\", \"ratio\": %.4f}\n", rate[i], ratio[i] }' |
+        tee -a "$out"
+}
+
+# In turns with llama.cpp's slot restore, where that is there.
+resume() {
+    if [ -n "${LLAMA_SERVER:-}" ]; then
+        set -- --llama-server "$LLAMA_SERVER" --llama-model "$(llama_model geom)"
+    else
+        say "LLAMA_SERVER is not set: no figure of llama.cpp in this run"
+    fi
+    build/tests/bench_resume -m "$(model geom)" --reps "$reps" "$@" | tee -a "$out"
 }
 
 # `agentd bench store` reports its own medians and limits.
@@ -117,12 +157,14 @@ run() {
     company) for of in v4mini mini-40; do speed -m "$(model $of)" --name "$of company" company; done ;;
     growth)
         speed -m "$(model v4mini)" --name "v4mini growth" growth
-        speed -m "$(model mini-40)" --name "mini-40 growth" --longest "${LONGEST:-65536}" growth ;;
+        speed -m "$(model mini-40)" --name "mini-40 growth" --longest "${LONGEST:-65536}" growth
+        if [ -n "${LLAMA_BENCH:-}" ]; then llama_growth; fi ;;
     ced) speed -m "$(model mini-40)" --name mini-40 ced ;;
     million)
         build/tests/bench_million -m "$(model mini-40)" --dir build/bench --threads "$threads" \
             --tokens "${TOKENS:-1048576}" --kv-resident "${KV_RESIDENT:-16M}" | tee -a "$out" ;;
     store) store; store --appends 100 ;;
+    resume) resume ;;
     ingest) one ingest "8,000 tokens, demo" "ingested after" build/tests/bench_ingest "$(model demo)" ;;
     repeat) build/tests/bench_repeat -m "$(model geom)" --reps "$reps" | tee -a "$out" ;;
     daemon) one daemon "a stalled reader" "without it" build/tests/bench_readers ;;

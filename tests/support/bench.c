@@ -1,6 +1,7 @@
 #include "tests/support/bench.h"
 
 #include <fcntl.h>
+#include <fts.h>
 #include <ftw.h>
 #include <libgen.h>
 #include <limits.h>
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -46,13 +48,12 @@ static void find_binaries(void)
     setenv("AGENTD_LIBEXEC", dirname(dirname(path)), 0);
 }
 
-static void write_script(const struct bench_daemon *d, const char *script, char *option,
-                         size_t cap)
+static void write_script(struct bench_daemon *d, const char *script)
 {
-    snprintf(option, cap, "script:%s/script", d->dir);
-    FILE *f = fopen(option + strlen("script:"), "we");
+    snprintf(d->script, sizeof(d->script), "script:%s/script", d->dir);
+    FILE *f = fopen(d->script + strlen("script:"), "we");
     if (!f || fputs(script, f) < 0 || fclose(f))
-        bench_fail("%s: cannot be written", option);
+        bench_fail("%s: cannot be written", d->script);
 }
 
 static void wait_until_up(struct bench_daemon *d)
@@ -70,13 +71,30 @@ static void wait_until_up(struct bench_daemon *d)
     bench_fail("agentd does not answer; its log is %s", d->log);
 }
 
+void bench_restart(struct bench_daemon *d)
+{
+    struct error e;
+    int log = open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    const struct spawn_fd fds[] = {{log, 1}, {log, 2}};
+    const struct spawn_options o = {
+        .argv = (const char *const[]){"agentd", "serve", d->model ? "--model" : "--engine",
+                                      d->model ? d->model : d->script, "--socket", d->socket,
+                                      "--store", d->store, NULL},
+        .fds = fds,
+        .n_fds = 2,
+        .die_with_parent = true};
+
+    if (spawn_start(&o, &d->process, &e))
+        bench_fail("agentd: %s", e.msg);
+    close(log);
+    wait_until_up(d);
+}
+
 void bench_start(struct bench_daemon *d, const char *model, const char *script)
 {
     const char *tmp = getenv("TMPDIR");
-    char store[100], option[128] = "";
-    struct error e;
 
-    *d = (struct bench_daemon){.process = SPAWN_INIT};
+    *d = (struct bench_daemon){.model = model, .process = SPAWN_INIT};
     find_binaries();
     snprintf(d->dir, sizeof(d->dir), "%s/agentd-bench-XXXXXX", tmp ? tmp : "/tmp");
     if (!mkdtemp(d->dir))
@@ -84,24 +102,12 @@ void bench_start(struct bench_daemon *d, const char *model, const char *script)
     snprintf(d->socket, sizeof(d->socket), "%s/run/sock", d->dir);
     snprintf(d->work, sizeof(d->work), "%s/work", d->dir);
     snprintf(d->log, sizeof(d->log), "%s/log", d->dir);
-    snprintf(store, sizeof(store), "%s/store", d->dir);
+    snprintf(d->store, sizeof(d->store), "%s/store", d->dir);
     if (mkdir(d->work, 0700))
         bench_fail("%s cannot be made", d->work);
     if (!model)
-        write_script(d, script, option, sizeof(option));
-    int log = open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    const struct spawn_fd fds[] = {{log, 1}, {log, 2}};
-    const struct spawn_options o = {
-        .argv = (const char *const[]){"agentd", "serve", model ? "--model" : "--engine",
-                                      model ? model : option, "--socket", d->socket, "--store",
-                                      store, NULL},
-        .fds = fds,
-        .n_fds = 2,
-        .die_with_parent = true};
-    if (spawn_start(&o, &d->process, &e))
-        bench_fail("agentd: %s", e.msg);
-    close(log);
-    wait_until_up(d);
+        write_script(d, script);
+    bench_restart(d);
 }
 
 pid_t bench_pid(const struct bench_daemon *d)
@@ -123,7 +129,67 @@ void bench_remove(const char *dir)
         bench_fail("%s cannot be removed", dir);
 }
 
-void bench_stop(struct bench_daemon *d)
+/* ---- the page cache -----------------------------------------------------------------------
+ */
+
+static uint64_t cached_bytes(int fd, size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), n = (bytes + page - 1) / page;
+    unsigned char *in = malloc(n);
+    void *at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    uint64_t cached = 0;
+
+    if (!in || at == MAP_FAILED || mincore(at, bytes, in))
+        bench_fail("what is cached of %zu bytes cannot be told", bytes);
+    for (size_t i = 0; i < n; i++)
+        cached += in[i] & 1 ? page : 0;
+    munmap(at, bytes);
+    free(in);
+    return cached;
+}
+
+static uint64_t drop_file(const char *path, size_t bytes)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0 || fsync(fd) || posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED))
+        bench_fail("%s cannot be taken out of the page cache", path);
+    uint64_t cached = cached_bytes(fd, bytes);
+    close(fd);
+    return cached;
+}
+
+static bool is_shared_memory(const FTSENT *f)
+{
+    return f->fts_namelen > 4 && !strcmp(f->fts_name + f->fts_namelen - 4, "-shm");
+}
+
+uint64_t bench_drop_cache(const char *dir)
+{
+    char top[PATH_MAX];
+    char *const tops[] = {top, NULL};
+    uint64_t bytes = 0, cached = 0;
+
+    snprintf(top, sizeof(top), "%s", dir);
+    FTS *walk = fts_open(tops, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+    if (!walk)
+        bench_fail("%s cannot be read", dir);
+    for (FTSENT *f; (f = fts_read(walk));)
+        if (f->fts_info == FTS_F && f->fts_statp->st_size && !is_shared_memory(f)) {
+            bytes += (uint64_t)f->fts_statp->st_size;
+            cached += drop_file(f->fts_path, (size_t)f->fts_statp->st_size);
+        }
+    fts_close(walk);
+    if (cached > bytes / 100)
+        bench_fail("%s: %llu of %llu bytes are still cached", dir, (unsigned long long)cached,
+                   (unsigned long long)bytes);
+    return bytes;
+}
+
+/* ---- the daemon's end, and its clients -----------------------------------------------------
+ */
+
+void bench_halt(struct bench_daemon *d)
 {
     struct error e;
     int status = 0;
@@ -133,6 +199,11 @@ void bench_stop(struct bench_daemon *d)
         bench_fail("agentd does not end: %s", e.msg);
     if (status)
         bench_fail("agentd ended with status %d; its log is %s", status, d->log);
+}
+
+void bench_stop(struct bench_daemon *d)
+{
+    bench_halt(d);
     bench_remove(d->dir);
 }
 

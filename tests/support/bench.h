@@ -10,7 +10,8 @@
 #include "base/spawn.h"
 
 struct bench_daemon {
-    char dir[64], socket[100], work[100], log[100];
+    char dir[64], socket[100], store[100], work[100], log[100], script[128];
+    const char *model; /* NULL: the scripted engine */
     struct spawn process;
 };
 
@@ -19,6 +20,9 @@ _Noreturn void bench_fail(const char *form, ...) __attribute__((format(printf, 1
 /* Its own folder under $TMPDIR or /tmp. model: a checkpoint; NULL: `script` is a scripted
  * engine's text. */
 void bench_start(struct bench_daemon *d, const char *model, const char *script);
+/* SIGTERM, waits; bench_restart() starts it on the same folder again. */
+void bench_halt(struct bench_daemon *d);
+void bench_restart(struct bench_daemon *d);
 /* SIGTERM, waits, removes the folder. */
 void bench_stop(struct bench_daemon *d);
 pid_t bench_pid(const struct bench_daemon *d);
@@ -34,6 +38,10 @@ json_t *bench_wait(struct client *c, const char *id, const char *reason);
 
 /* Removes a folder with all that is in it. */
 void bench_remove(const char *dir);
+/* Syncs what is below a folder and takes it out of the page cache, but for SQLite's -shm files,
+ * which are memory that is shared. The bytes of it; that 1 % and more stay cached is a failure:
+ * the bench would measure nothing. */
+uint64_t bench_drop_cache(const char *dir);
 
 /* CLOCK_REALTIME, as `date +%s%N` prints it. */
 uint64_t bench_now_ns(void);
