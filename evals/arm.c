@@ -60,6 +60,19 @@ static void watch(struct arm *a, bool on)
     engine_observe(a->m, on ? &o : NULL);
 }
 
+enum err arm_fingerprint(const char *model, const struct engine_options *o,
+                         char out[ARM_FINGERPRINT_CHARS], struct error *e)
+{
+    struct engine_options hashed = *o;
+    struct engine *m = NULL;
+    hashed.no_weight_digest = false;
+    enum err rc = engine_open_model(&m, model, &hashed, e);
+    if (!rc)
+        hex_encode(engine_describe(m)->layout->fingerprint, STATE_KEY_BYTES, out);
+    engine_free(m);
+    return rc;
+}
+
 enum err arm_open(struct arm *a, const char *model, const struct engine_options *o,
                   const struct tape_view *tape, const struct arm_keep *keep, struct error *e)
 {

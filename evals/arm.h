@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/encode.h"
 #include "base/hash.h"
 #include "engine/engine.h"
 #include "engine/ids.h"
@@ -47,6 +48,12 @@ struct arm_state {
     size_t plane_bytes[STATE_MAX_PLANES], tip_bytes;
     struct seq_digest digest;
 };
+
+/* The fingerprint of a model under these options (struct state_layout), in hex: what results
+ * belong to. Its shards are hashed. */
+#define ARM_FINGERPRINT_CHARS HEX_CHARS(STATE_KEY_BYTES)
+NODISCARD enum err arm_fingerprint(const char *model, const struct engine_options *o,
+                                   char out[ARM_FINGERPRINT_CHARS], struct error *e);
 
 /* The engine is opened with options, which are copied in what they point to not at all. */
 NODISCARD enum err arm_open(struct arm *a, const char *model, const struct engine_options *o,

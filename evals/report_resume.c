@@ -165,6 +165,8 @@ static enum err write_page(struct buf *out, const json_t *results, struct error 
     if (!rc)
         rc = svg_text(out, text_of(results, "model"), e);
     if (!rc)
+        rc = buf_printf(out, e, " (fingerprint %.16s)", text_of(results, "fingerprint"));
+    if (!rc)
         rc = buf_add_str(out,
                          ". C never stopped; C' the same again; S other chunks, threads and "
                          "company; P cold; X exact; D deep; F fork; K killed; I damaged on "

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "base/fs.h"
+#include "evals/arm.h"
 #include "evals/cli.h"
 #include "evals/fidelity.h"
 #include "evals/report.h"
@@ -153,18 +154,22 @@ static enum err run_all(const struct verb_options *v, const struct numbers *leng
                         const struct numbers *positions, int wake_fd, json_t *results,
                         bool *equal, struct error *e)
 {
-    enum err rc = OK;
+    const struct engine_options engine = {.precision = (enum precision)v->precision,
+                                          .backend = backends[v->backend],
+                                          .isa = v->isa,
+                                          .n_threads = (uint32_t)v->threads,
+                                          .digests = true,
+                                          .no_weight_digest = true};
+    char fingerprint[ARM_FINGERPRINT_CHARS];
+    enum err rc = arm_fingerprint(v->model, &engine, fingerprint, e);
+    if (!rc && json_object_set_new(results, "fingerprint", json_string(fingerprint)))
+        rc = err_set(e, ERR_NOMEM, "no memory for results");
     for (size_t i = 0; i < lengths->n && !rc; i++) {
         uint64_t length = lengths->v[i];
         json_t *result = NULL;
         bool same = false;
         const struct fidelity_options o = {.model = v->model,
-                                           .engine = {.precision = (enum precision)v->precision,
-                                                      .backend = backends[v->backend],
-                                                      .isa = v->isa,
-                                                      .n_threads = (uint32_t)v->threads,
-                                                      .digests = true,
-                                                      .no_weight_digest = true},
+                                           .engine = engine,
                                            .length = length,
                                            .continuation = (uint64_t)v->continuation,
                                            .n_cycles = (uint32_t)v->cycles,

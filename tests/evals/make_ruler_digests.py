@@ -11,7 +11,11 @@ With WORDS = made the word lists are those that test_ruler makes for itself (mad
 that the lines can be checked anywhere. english_words.json is always a made one: the original's lies
 in Git LFS.
 
-    make_ruler_digests.py --ruler DIR/scripts --tokenizer NAME=DIR --words made|wonderwords \
+The original spends nearly all of its time on counting tokens. With --count-pieces its scripts, as they
+are, get a counter in place of transformers (ruler_counter) that is faster and checks itself.
+--first adds a line for the first samples of a file, which are those that a smaller file has.
+
+    make_ruler_digests.py --ruler DIR/scripts --tokenizer NAME[=DIR] --words made|wonderwords \
         --lengths 4096:500,32768:20 --tasks vt,cwe --out DIR
 """
 import argparse
@@ -23,9 +27,11 @@ import sys
 
 import yaml
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 LETTERS = ["bcdfghjklmnprstvwz", "aeiou"]
 N_MADE = {"nounlist.txt": 700, "adjectivelist.txt": 150, "verblist.txt": 200}
 N_RANDLE = 60000
+N_BYTE_IDS = 257  # of a tokenizer before its merges
 
 
 def made_word(i, n_letters):
@@ -58,6 +64,23 @@ def make_randle(path):
         json.dump({str(i): made_word(77777 + i, 3 + i % 9) for i in range(N_RANDLE)}, f)
 
 
+def make_tokenizer(name, folder):
+    """tokenizer_small with the merges of ruler_NAME_merges.txt."""
+    with open(os.path.join(HERE, "tokenizer_small", "tokenizer.json"), encoding="utf-8") as f:
+        j = json.load(f)
+    with open(os.path.join(HERE, f"ruler_{name}_merges.txt"), encoding="utf-8") as f:
+        merges = [line.rstrip("\n").split(" ") for line in f]
+    vocab = {token: i for token, i in j["model"]["vocab"].items() if i < N_BYTE_IDS}
+    vocab.update(("".join(pair), N_BYTE_IDS + i) for i, pair in enumerate(merges))
+    j["model"].update(vocab=vocab, merges=merges)
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "tokenizer.json"), "w", encoding="utf-8") as f:
+        json.dump(j, f, ensure_ascii=False)
+    with open(os.path.join(folder, "tokenizer_config.json"), "w", encoding="utf-8") as f:
+        json.dump({"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 10**8,
+                   "clean_up_tokenization_spaces": False}, f)
+
+
 def template(ruler, task):
     """As the original's prepare.py joins it, for the model template `base`."""
     sys.path.insert(0, os.path.join(ruler, "data", "synthetic"))
@@ -71,15 +94,22 @@ def template(ruler, task):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--ruler", required=True)
-    p.add_argument("--tokenizer", required=True, help="NAME=DIR (with tokenizer_config.json)")
+    p.add_argument("--tokenizer", required=True, 
+                   help="NAME=DIR (with tokenizer_config.json), or a NAME whose merges lie here")
     p.add_argument("--words", choices=["made", "wonderwords"], required=True)
     p.add_argument("--lengths", required=True, help="LENGTH:SAMPLES,...")
     p.add_argument("--tasks",
                    default="niah_single_1,niah_multikey_2,niah_multikey_3,vt,cwe,fwe")
     p.add_argument("--out", required=True)
+    p.add_argument("--count-pieces", action="store_true")
+    p.add_argument("--first", default="", help="LENGTH:SAMPLES,...: one more line for those")
     a = p.parse_args()
-    tok_name, tok_dir = a.tokenizer.split("=", 1)
+    tok_name, _, tok_dir = a.tokenizer.partition("=")
+    if not tok_dir:
+        tok_dir = os.path.join(a.out, "tokenizer_" + tok_name)
+        make_tokenizer(tok_name, tok_dir)
     env = dict(os.environ)
+    packages = [os.path.join(HERE, "ruler_counter")] if a.count_pieces else []
     make_randle(os.path.join(a.ruler, "data", "synthetic", "json", "english_words.json"))
     if a.words == "made":
         lists = os.path.join(a.out, "lists")
@@ -93,7 +123,9 @@ def main():
             f.write("def _get_words_from_text_file(name):\n"
                     f"    with open({lists!r} + '/' + name, 'r', encoding='utf-8') as f:\n"
                     "        return [line.rstrip() for line in f.readlines()]\n")
-        env["PYTHONPATH"] = os.path.join(a.out, "package")
+        packages.append(os.path.join(a.out, "package"))
+    env["PYTHONPATH"] = os.pathsep.join(packages)
+    first = {spec.split(":")[0]: int(spec.split(":")[1]) for spec in a.first.split(",") if spec}
     for spec in a.lengths.split(","):
         length, samples = spec.split(":")
         for task in a.tasks.split(","):
@@ -112,8 +144,12 @@ def main():
                            stderr=subprocess.DEVNULL)
             with open(os.path.join(folder, task, "validation.jsonl"), "rb") as f:
                 data = f.read()
-            print(tok_name, a.words, task, length, data.count(b"\n"), len(data),
-                  hashlib.blake2b(data, digest_size=32).hexdigest(), flush=True)
+            lines = data.splitlines(True)
+            for n in [first.get(length), len(lines)]:
+                part = b"".join(lines[:n])
+                if n:
+                    print(tok_name, a.words, task, length, n, len(part),
+                          hashlib.blake2b(part, digest_size=32).hexdigest(), flush=True)
 
 
 main()

@@ -118,6 +118,10 @@ static void short_form(void **state)
     if (code)
         fail_msg("exit %d\n%s", code, buf_str(&text));
     json_auto_t *all = evals_read_json(dir, "verify-resume.json");
+    char fingerprint[ARM_FINGERPRINT_CHARS];
+    assert_ok(arm_fingerprint(DEMO, &(struct engine_options){.digests = true}, fingerprint, &e),
+              &e);
+    assert_string_equal(json_string_value(json_object_get(all, "fingerprint")), fingerprint);
     const json_t *r = json_array_get(json_object_get(all, "lengths"), 0);
     char seen[128] = "";
     size_t i;
