@@ -371,12 +371,28 @@ static enum err cost(struct buf *out, const struct report *r, struct error *e)
     return rc ? rc : draw_waterfall(out, r, e);
 }
 
+/* "Model NUMERICS, fingerprint ...", where it is known. */
+static enum err model_line(struct buf *out, const struct report *r, const char *before,
+                           const char *after, struct error *e)
+{
+    const json_t *model = json_object_get(r->results, "model");
+    if (!model)
+        return OK;
+    enum err rc = buf_printf(out, e, "%sModel: fingerprint %.16s, ", before,
+                             text_of(model, "fingerprint"));
+    if (!rc)
+        rc = svg_text(out, text_of(model, "numerics"), e);
+    return rc ? rc : buf_add_str(out, after, e);
+}
+
 static enum err write_page(struct buf *out, const struct report *r, struct error *e)
 {
     char title[200];
     snprintf(title, sizeof title, "%s, version %.0f", text_of(r->results, "suite"),
              number(r->results, "version"));
     enum err rc = svg_page(out, title, e);
+    if (!rc)
+        rc = model_line(out, r, "<p>", ".</p>\n", e);
     for (size_t i = 0; i < r->n_tasks && !rc; i++)
         if (r->tasks[i].has_depth)
             rc = draw_heatmap(out, r, &r->tasks[i], e);
@@ -402,11 +418,15 @@ static enum err write_page(struct buf *out, const struct report *r, struct error
 
 static enum err write_summary(struct buf *out, const struct report *r, struct error *e)
 {
-    enum err rc = buf_printf(out, e,
-                             "# %s, version %.0f\n\n| cell | score [95 %%] | errors left out | "
-                             "n | empty | unparsable | error | timeout | missing "
-                             "|\n|---|---|---|---|---|---|---|---|---|\n",
-                             text_of(r->results, "suite"), number(r->results, "version"));
+    enum err rc = buf_printf(out, e, "# %s, version %.0f\n\n", text_of(r->results, "suite"),
+                             number(r->results, "version"));
+    if (!rc)
+        rc = model_line(out, r, "", ".\n\n", e);
+    if (!rc)
+        rc = buf_add_str(out,
+                         "| cell | score [95 %] | errors left out | n | empty | unparsable | "
+                         "error | timeout | missing |\n|---|---|---|---|---|---|---|---|---|\n",
+                         e);
     return rc ? rc : score_rows(out, r, "| ", " | ", " |\n", e);
 }
 

@@ -89,9 +89,10 @@ enum err ruler_draw_fitting(struct ruler *r, const struct ruler_fit *fit, uint32
         if (size > fit->step)
             size -= fit->step;
     }
-    return err_set(
-        e, ERR_LIMIT, "%s: no sample fits %u tokens (the shortest one tried has %llu)",
-        ruler_task_names[r->o->task], r->o->n_tokens, (unsigned long long)(n + fit->overhead));
+    return err_set(e, ERR_LIMIT,
+                   "%s: no sample fits %llu tokens (the shortest one tried has %llu)",
+                   ruler_task_names[r->o->task], (unsigned long long)fit->n_tokens,
+                   (unsigned long long)(n + fit->overhead));
 }
 
 /* ---- samples ---------------------------------------------------------------------------- */

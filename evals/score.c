@@ -2,12 +2,14 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/auto.h"
 #include "base/encode.h"
 #include "base/fs.h"
 #include "base/hash.h"
 #include "engine/pyjson.h"
+#include "evals/journal.h"
 #include "evals/metric.h"
 #include "evals/stats.h"
 #include "evals/suite.h"
@@ -33,6 +35,7 @@ struct cell {
 
 struct scoring {
     json_t *answers; /* id -> {status, text}; those used are removed */
+    json_t *model;   /* who gave them; NULL: not known */
     struct cell *cells;
     size_t n_cells, cap;
     struct buf lines; /* scores.jsonl */
@@ -50,6 +53,7 @@ static void scoring_fini(struct scoring *s)
     }
     free(s->cells);
     json_decref(s->answers);
+    json_decref(s->model);
     buf_fini(&s->lines);
 }
 
@@ -353,6 +357,8 @@ static enum err make_results(const struct scoring *s, const json_t *suite, json_
             return rc;
         failed = json_array_append_new(cells, cell);
     }
+    if (s->model && !failed)
+        failed = json_object_set(results, "model", s->model);
     if (failed || json_object_set(results, "cells", cells))
         return err_set(e, ERR_NOMEM, "no memory for results");
     *out = json_incref(results);
@@ -385,6 +391,30 @@ static enum err write_file(const char *dir, const char *name, const struct buf *
     return rc ? rc : fs_write_atomic(path, text->data, text->len, 0644, e);
 }
 
+static enum err keep_model(void *user, const json_t *record, struct error *e)
+{
+    struct scoring *s = user;
+    const json_t *key = json_object_get(record, "key");
+    if (!key)
+        return OK;
+    json_decref(s->model);
+    s->model = json_pack("{s:O, s:O}", "fingerprint", json_object_get(key, "fingerprint"),
+                         "numerics", json_object_get(key, "numerics"));
+    return s->model ? OK : err_set(e, ERR_FORMAT, "the run's key names no model");
+}
+
+/* The run's own answers, and who gave them where a daemon was asked. */
+static enum err read_own_answers(struct scoring *s, const char *dir, struct error *e)
+{
+    char answers[FS_PATH_BYTES], journal[FS_PATH_BYTES];
+    enum err rc = fs_path(answers, sizeof answers, e, "%s/answers.jsonl", dir);
+    if (!rc)
+        rc = fs_path(journal, sizeof journal, e, "%s/run.jsonl", dir);
+    if (!rc)
+        rc = suite_read_lines(answers, keep_answer, s, e);
+    return rc || access(journal, F_OK) ? rc : journal_read(journal, keep_model, s, e);
+}
+
 enum err score_run(const char *dir, const char *answers, struct score_counts *counts,
                    json_t **results, struct error *e)
 {
@@ -400,13 +430,14 @@ enum err score_run(const char *dir, const char *answers, struct score_counts *co
     if (!rc)
         rc = check_samples(samples, suite, e);
     if (!rc)
-        rc = suite_read_lines(answers, keep_answer, &s, e);
+        rc = answers ? suite_read_lines(answers, keep_answer, &s, e)
+                     : read_own_answers(&s, dir, e);
     if (!rc)
         rc = suite_read_lines(samples, score_sample, &s, e);
     if (!rc && json_object_size(s.answers))
         rc =
             err_set(e, ERR_CONFLICT, "%s: an answer to %.100s, which is no sample of the suite",
-                    answers, json_object_iter_key(json_object_iter(s.answers)));
+                    answers ? answers : dir, json_object_iter_key(json_object_iter(s.answers)));
     if (!rc)
         rc = make_results(&s, suite, &made, e);
     if (!rc)

@@ -79,15 +79,12 @@ int evals_score(int argc, char **argv)
     struct score_options s = {.json = false};
     struct options o;
     struct error e = {0};
-    char answers[FS_PATH_BYTES];
     int code = evals_parse(&evals_score_command, argc, argv, &s, &o);
     if (code != EVALS_GO_ON)
         return code;
     struct score_counts counts = {0, 0};
     json_auto_t *results = NULL;
-    enum err rc = fs_path(answers, sizeof answers, &e, "%s/answers.jsonl", o.args[0]);
-    if (!rc)
-        rc = score_run(o.args[0], s.answers ? s.answers : answers, &counts, &results, &e);
+    enum err rc = score_run(o.args[0], s.answers, &counts, &results, &e);
     if (!rc)
         rc = print(&s, results, &e);
     if (rc) {

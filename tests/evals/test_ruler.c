@@ -9,8 +9,8 @@
 
 #define DIGESTS "tests/evals/ruler_digests.txt"
 #define SMALL "tests/evals/tokenizer_small"
-#define N_BYTE_IDS 257    /* of a tokenizer before its merges: one added token, 256 bytes */
-#define BOUNDED 300000    /* tokens of a line that is checked without AGENTD_SLOW */
+#define N_BYTE_IDS 257 /* of a tokenizer before its merges: one added token, 256 bytes */
+#define BOUNDED 300000 /* tokens of a line that is checked without AGENTD_SLOW */
 
 /* ---- word lists, as make_ruler_digests.py makes them --------------------------------------
  */
@@ -98,8 +98,10 @@ static json_t *with_merges(const char *file)
     void *next;
     assert_non_null(vocab);
     json_object_foreach_safe(vocab, next, token, id)
+    {
         if (json_integer_value(id) >= N_BYTE_IDS)
             json_object_del(vocab, token);
+    }
     assert_int_equal(json_object_size(vocab), N_BYTE_IDS);
     FILE *f = fopen(file, "r");
     assert_non_null(f);

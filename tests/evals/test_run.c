@@ -238,6 +238,13 @@ static void a_killed_run_ends_the_same(void **state)
         n_rounds++;
     }
     struct client *c = daemon_connect(&b.d, NULL, NULL);
+    const json_t *served = json_object_get(client_server(c), "model");
+    json_auto_t *results = json_loadb((const char *)whole.data, whole.len, 0, NULL);
+    const json_t *scored = json_object_get(results, "model"); /* whose answers they are */
+    static const char *const of_model[] = {"fingerprint", "numerics"};
+    for (size_t i = 0; i < 2; i++)
+        assert_string_equal(json_string_value(json_object_get(scored, of_model[i])),
+                            json_string_value(json_object_get(served, of_model[i])));
     json_auto_t *list = daemon_call(c, "session/list", json_object());
     /* What a round that was forgotten here left behind is all there may be. */
     assert_in_range(json_array_size(json_object_get(list, "sessions")), 0, 4 * n_rounds);
