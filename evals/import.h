@@ -7,8 +7,9 @@
  *   graphwalks     JSONL {"prompt", "answer_nodes"}; set_f1
  *   longbench-v2   JSON array, or JSONL, of {"context", "question", "choice_A".. "choice_D",
  *                  "answer"}; choice
- *   infinitebench  JSONL {"context", "input", "answer"} of passkey, number_string (first_int)
- * or kv_retrieval (word); its other tasks have no scorer here: ERR_UNSUPPORTED
+ *   infinitebench  JSONL {"context", "input", "answer", "options"?}; all twelve tasks, by the
+ *                  file's name (passkey, longbook_qa_eng, ...), each with its own metric; a
+ *                  file of another name: ERR_UNSUPPORTED
  *
  * Ids are FORMAT/TASK/LENGTH/ORDINAL: the task is the file's name without its ending, LENGTH
  * the power of two that the prompt's tokens fit in, ORDINAL the line. Nothing of the file is
