@@ -144,6 +144,7 @@ enum err kernels_cpu(struct kernels *k, const char *isa, struct pool *pool, stru
     k->moe_part = k_moe_part_cpu;
     k->moe_sum = k_moe_sum_cpu;
     k->engram_rows = k_engram_rows_ref;
+    k->engram_put = k_engram_put_ref;
     k->engram_gate = k_engram_gate_cpu;
     return OK;
 }

@@ -249,6 +249,7 @@ void k_moe_cuda(struct kernels *k, const struct k_moe *a);
 void k_moe_part_cuda(struct kernels *k, const struct k_moe *a);
 void k_moe_sum_cuda(struct kernels *k, const struct k_moe *a);
 void k_engram_rows_cuda(struct kernels *k, const struct k_engram_rows *a);
+void k_engram_put_cuda(struct kernels *k, const struct k_engram_put *a);
 void k_engram_gate_cuda(struct kernels *k, const struct k_engram_gate *a);
 
 #endif

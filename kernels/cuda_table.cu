@@ -244,6 +244,7 @@ static void fill(struct kernels *k, struct k_ctx *ctx)
     k->moe_part = k_moe_part_cuda;
     k->moe_sum = k_moe_sum_cuda;
     k->engram_rows = k_engram_rows_cuda;
+    k->engram_put = k_engram_put_cuda;
     k->engram_gate = k_engram_gate_cuda;
 }
 

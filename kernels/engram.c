@@ -27,6 +27,26 @@ void k_engram_rows_ref(struct kernels *k, const struct k_engram_rows *a)
     k_run(k, gather_rows, &args, a->n, a->n * a->n_id * a->d * 2);
 }
 
+static void put_rows(void *arg, size_t first, size_t last, uint32_t thread)
+{
+    const struct k_engram_put *a = arg;
+    size_t d = a->d, n_scales = d / 32;
+    (void)thread;
+    for (size_t i = first; i < last; i++) {
+        memcpy(a->codes + a->at[i] * d, a->from_codes + i * d, d);
+        memcpy(a->scales + a->at[i] * n_scales, a->from_scales + i * n_scales, n_scales);
+    }
+}
+
+void k_engram_put_ref(struct kernels *k, const struct k_engram_put *a)
+{
+    if (k_failed(k))
+        return;
+    struct k_engram_put args = *a;
+    assert(a->d % 32 == 0);
+    k_run(k, put_rows, &args, a->n, a->n * a->d);
+}
+
 static double gate_of(double dot)
 {
     double size = fabs(dot);

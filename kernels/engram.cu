@@ -21,6 +21,27 @@ void k_engram_rows_cuda(struct kernels *k, const struct k_engram_rows *a)
         K_LAUNCH(engram_rows_value, dim3(k_div_up(n, THREADS)), dim3(THREADS), 0, k, *a);
 }
 
+/* A thread a group of 32 codes and its scale. */
+__global__ void engram_put_group(struct k_engram_put a)
+{
+    size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x, per_row = a.d / 32;
+    if (at >= a.n * per_row)
+        return;
+    size_t to = a.at[at / per_row] * per_row + at % per_row;
+    const uint64_t *from = (const uint64_t *)(const void *)a.from_codes + at * 4;
+    uint64_t *codes = (uint64_t *)(void *)a.codes + to * 4;
+    for (unsigned i = 0; i < 4; i++)
+        codes[i] = from[i];
+    a.scales[to] = a.from_scales[at];
+}
+
+void k_engram_put_cuda(struct kernels *k, const struct k_engram_put *a)
+{
+    size_t n = a->n * (a->d / 32);
+    if (n)
+        K_LAUNCH(engram_put_group, dim3(k_div_up(n, THREADS)), dim3(THREADS), 0, k, *a);
+}
+
 /* A block a stream of a token. */
 __global__ void engram_gate_stream(struct k_engram_gate a)
 {

@@ -18,6 +18,19 @@ struct k_engram_rows {
     uint32_t n_id, d; /* d % 32 == 0 */
 };
 
+/* Puts rows into places of a table kept in memory: row at[i] of it becomes row i of `from`.
+ * Exact: bytes are copied.
+ *
+ * codes  [][d] E4M3, scales [][d/32] E8M0: the table; from_codes [n][d], from_scales [n][d/32]
+ * at     [n], each another row; nothing may overlap */
+struct k_engram_put {
+    uint8_t *codes, *scales;
+    const uint8_t *from_codes, *from_scales;
+    const uint64_t *at;
+    size_t n;
+    uint32_t d; /* d % 32 == 0 */
+};
+
 /* X_c <- X_c + gate_c V, per token and stream:
  *     rms(v) = sqrt(mean v^2 + eps)
  *     dot_c  = sum X_c qw_c kw_c K_c / (rms(X_c) rms(K_c) sqrt(d))

@@ -145,6 +145,7 @@ struct kernels {
     void (*moe_part)(struct kernels *k, const struct k_moe *a);
     void (*moe_sum)(struct kernels *k, const struct k_moe *a);
     void (*engram_rows)(struct kernels *k, const struct k_engram_rows *a);
+    void (*engram_put)(struct kernels *k, const struct k_engram_put *a);
     void (*engram_gate)(struct kernels *k, const struct k_engram_gate *a);
 };
 

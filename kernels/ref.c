@@ -26,6 +26,7 @@ enum err kernels_ref(struct kernels *k, struct pool *pool, struct error *e)
     k->moe_part = k_moe_part_ref;
     k->moe_sum = k_moe_sum_ref;
     k->engram_rows = k_engram_rows_ref;
+    k->engram_put = k_engram_put_ref;
     k->engram_gate = k_engram_gate_ref;
     return OK;
 }

@@ -400,6 +400,18 @@ static void mirror_engram_rows(struct kernels *k, const struct k_engram_rows *a)
     RUN(engram_rows);
 }
 
+static void mirror_engram_put(struct kernels *k, const struct k_engram_put *a)
+{
+    BEGIN(k_engram_put, "engram_put");
+    uint64_t n_row = 0;
+    for (size_t i = 0; i < x.n; i++)
+        n_row = x.at[i] >= n_row ? x.at[i] + 1 : n_row;
+    OUT(codes, (size_t)n_row * x.d), OUT(scales, (size_t)n_row * (x.d / 32));
+    IN(from_codes, x.n * x.d), IN(from_scales, x.n * (x.d / 32));
+    IN(at, x.n * sizeof(*x.at));
+    RUN(engram_put);
+}
+
 static void mirror_engram_gate(struct kernels *k, const struct k_engram_gate *a)
 {
     BEGIN(k_engram_gate, "engram_gate");
@@ -467,6 +479,7 @@ enum err mirror_open(struct kernels *k, struct kernels *device, struct error *e)
     k->route = mirror_route;
     k->scale = mirror_scale;
     k->moe = mirror_moe, k->moe_part = mirror_moe_part, k->moe_sum = mirror_moe_sum;
-    k->engram_rows = mirror_engram_rows, k->engram_gate = mirror_engram_gate;
+    k->engram_put = mirror_engram_put, k->engram_rows = mirror_engram_rows,
+    k->engram_gate = mirror_engram_gate;
     return OK;
 }

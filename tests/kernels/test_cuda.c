@@ -215,6 +215,13 @@ static void run_moe(struct kernels *k, struct world *w)
 static void run_engram(struct kernels *k, struct world *w)
 {
     k->engram_rows(k, &(struct k_engram_rows){w->rows, w->rows, w->positions, w->out, N, 2, D});
+    k->engram_put(k, &(struct k_engram_put){.codes = (uint8_t *)w->out,
+                                            .scales = (uint8_t *)w->out + 64 * D,
+                                            .from_codes = w->rows,
+                                            .from_scales = w->rows,
+                                            .at = w->positions,
+                                            .n = 1,
+                                            .d = D});
     k->engram_gate(
         k, &(struct k_engram_gate){
                .x = w->out, .kv = w->f, .qw = w->f, .kw = w->f, .n = N, .hc = 4, .d = D});
@@ -236,7 +243,7 @@ static const struct op {
            {"ring", run_ring},
            {"route", run_route},
            {"moe, moe_part, moe_sum", run_moe},
-           {"engram_rows, engram_gate", run_engram}};
+           {"engram_rows, engram_put, engram_gate", run_engram}};
 
 static struct cuda_emulated_kernel before[128];
 

@@ -368,6 +368,43 @@ static void test_engram_rows(void **state)
     free(codes), free(scales);
 }
 
+/* Rows go where they are told to, and nowhere else. */
+static void test_engram_put(void **state)
+{
+    (void)state;
+    static const size_t DIMS[] = {32, 64, 256};
+    const uint64_t at[5] = {9, 0, 3, 7, 1};
+    for (size_t k = 0; k < 3; k++) {
+        size_t d = DIMS[k], n_scales = d / 32;
+        uint8_t *from = bytes_new(5 * d, 1), *from_scales = bytes_new(5 * n_scales, 2);
+        uint8_t *old = bytes_new(10 * d, 3), *old_scales = bytes_new(10 * n_scales, 4);
+        for (size_t b = 0; b < n_backends; b++) {
+            uint8_t *codes = aligned_alloc(32, 10 * d), *scales = malloc(10 * n_scales);
+            memcpy(codes, old, 10 * d);
+            memcpy(scales, old_scales, 10 * n_scales);
+            backends[b].engram_put(&backends[b],
+                                   &(struct k_engram_put){.codes = codes,
+                                                          .scales = scales,
+                                                          .from_codes = from,
+                                                          .from_scales = from_scales,
+                                                          .at = at,
+                                                          .n = 5,
+                                                          .d = (uint32_t)d});
+            for (size_t row = 0; row < 10; row++) {
+                size_t i = 0;
+                while (i < 5 && at[i] != row)
+                    i++;
+                assert_memory_equal(codes + row * d, i < 5 ? from + i * d : old + row * d, d);
+                assert_memory_equal(
+                    scales + row * n_scales,
+                    i < 5 ? from_scales + i * n_scales : old_scales + row * n_scales, n_scales);
+            }
+            free(codes), free(scales);
+        }
+        free(from), free(from_scales), free(old), free(old_scales);
+    }
+}
+
 static void naive_gate(const float *x, const float *qw, const float *kw, const float *kv,
                        size_t hc, size_t d, size_t c, float *want, double *gate)
 {
@@ -549,13 +586,13 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rmsnorm),     cmocka_unit_test(test_hc),
-        cmocka_unit_test(test_rope),        cmocka_unit_test(test_formats),
-        cmocka_unit_test(test_all_codes),   cmocka_unit_test(test_nan_in_grids),
-        cmocka_unit_test(test_compress),    cmocka_unit_test(test_engram_rows),
-        cmocka_unit_test(test_engram_gate), cmocka_unit_test(test_embed),
-        cmocka_unit_test(test_scale),       cmocka_unit_test(test_growing),
-        cmocka_unit_test(test_memory)};
+        cmocka_unit_test(test_rmsnorm),    cmocka_unit_test(test_hc),
+        cmocka_unit_test(test_rope),       cmocka_unit_test(test_formats),
+        cmocka_unit_test(test_all_codes),  cmocka_unit_test(test_nan_in_grids),
+        cmocka_unit_test(test_compress),   cmocka_unit_test(test_engram_rows),
+        cmocka_unit_test(test_engram_put), cmocka_unit_test(test_engram_gate),
+        cmocka_unit_test(test_embed),      cmocka_unit_test(test_scale),
+        cmocka_unit_test(test_growing),    cmocka_unit_test(test_memory)};
     backends_open();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     backends_close();

@@ -566,6 +566,14 @@ static void fenced_engram_rows(struct kernels *k, const struct k_engram_rows *a)
     real_of(k)->engram_rows(real_of(k), &x);
 }
 
+static void fenced_engram_put(struct kernels *k, const struct k_engram_put *a)
+{
+    struct k_engram_put x = *a;
+    IN("engram_put", codes), IN("engram_put", scales), IN("engram_put", from_codes);
+    IN("engram_put", from_scales), IN("engram_put", at);
+    real_of(k)->engram_put(real_of(k), &x);
+}
+
 static void fenced_engram_gate(struct kernels *k, const struct k_engram_gate *a)
 {
     struct k_engram_gate x = *a;
@@ -628,6 +636,7 @@ static enum err fence(struct kernels *k, struct kernels *real, struct error *e)
                           .moe_part = fenced_moe_part,
                           .moe_sum = fenced_moe_sum,
                           .engram_rows = fenced_engram_rows,
+                          .engram_put = fenced_engram_put,
                           .engram_gate = fenced_engram_gate};
     return OK;
 }
