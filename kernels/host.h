@@ -26,7 +26,8 @@ enum k_slot {
     K_SLOT_MOE_Y,
     K_SLOT_MOE_SUM,
     K_SLOT_INDEX_SCORE,
-    K_SLOT_INDEX_COUNT,
+    K_SLOT_INDEX_BEST,
+    K_SLOT_INDEX_QUERY,
     K_SLOT_INDEX_LIST,
     K_SLOT_OP, /* attention, index, hc, engram: once or per thread */
     K_N_SLOTS
@@ -101,7 +102,7 @@ size_t k_attention_list(const struct k_attention *a, size_t i, const uint8_t **l
 size_t k_index_visible(const struct k_index *a, size_t i);
 size_t k_index_candidates(const struct k_index *a, size_t i, int32_t *list);
 /* Writes blocks_out of query i from the scores of its visible rows. block_score, pool: scratch
- * of ceil(visible / block_rows) and n_blocks values. */
+ * of ceil(visible / block_rows) and 2 n_blocks values. */
 void k_index_blocks(const struct k_index *a, size_t i, const float *score, float *block_score,
                     int32_t *pool);
 

@@ -2,98 +2,40 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "kernels/host.h"
 
-/* Order of scores as order of integers: NaN as -inf, -0 as 0. */
-static uint32_t rank_of(float x)
+/* 1 where row i of the scores is worse than row j: NaN as -inf, equal: the later one. */
+static int by_score(const void *i, const void *j, void *score)
 {
-    uint32_t u;
-    x = x != x ? -INFINITY : x == 0 ? 0.0f : x;
-    memcpy(&u, &x, sizeof u);
-    return u ^ ((0 - (u >> 31)) | 0x80000000u); /* no branch: signs are as good as random */
+    int32_t a = *(const int32_t *)i, b = *(const int32_t *)j;
+    float x = ((const float *)score)[a], y = ((const float *)score)[b];
+    x = x != x ? -INFINITY : x;
+    y = y != y ? -INFINITY : y;
+    return x != y ? (x < y) - (x > y) : (a > b) - (a < b);
 }
 
-static float score_of(uint32_t rank)
+static int by_row(const void *i, const void *j)
 {
-    float x;
-    uint32_t u = rank ^ (rank >> 31 ? 0x80000000u : UINT32_MAX);
-    memcpy(&x, &u, sizeof x);
-    return x;
+    int32_t a = *(const int32_t *)i, b = *(const int32_t *)j;
+    return (a > b) - (a < b);
 }
 
-#define N_BUCKETS 1024u
-
-/* Narrows [*low, *high], at first the range of all ranks, until the k best are all above *high
- * and the first *n_inside inside: either all inside are among the k best, or they are equal. */
-static void find_border(const uint32_t *rank, size_t m, uint32_t k, uint32_t *low,
-                        uint32_t *high, uint32_t *n_inside)
-{
-    for (;;) {
-        uint32_t count[N_BUCKETS + 1] = {0}, span = *high - *low, shift = 0, b;
-        while (span >> shift >= N_BUCKETS)
-            shift++;
-        for (size_t i = 0; i < m; i++) {
-            uint32_t at = rank[i] - *low;
-            count[at > span ? N_BUCKETS : at >> shift]++;
-        }
-        for (b = span >> shift; count[b] < k; b--)
-            k -= count[b];
-        uint32_t end = ((b + 1) << shift) - 1;
-        *high = *low + (end < span ? end : span);
-        *low += b << shift;
-        *n_inside = k;
-        if (count[b] == k || !shift)
-            return;
-    }
-}
-
-/* Keeps the k best of the pool, in the order they stand in; returns the lowest score kept. Of
- * equal ones the first stay. */
-static float shrink(const float *score, int32_t *pool, size_t m, uint32_t k)
-{
-    uint32_t *rank = (uint32_t *)(pool + 2 * (size_t)k);
-    uint32_t low = UINT32_MAX, high = 0, inside, kept = 0;
-    for (size_t i = 0; i < m; i++) {
-        rank[i] = rank_of(score[pool[i]]);
-        low = rank[i] < low ? rank[i] : low;
-        high = rank[i] > high ? rank[i] : high;
-    }
-    find_border(rank, m, k, &low, &high, &inside);
-    uint32_t lowest = UINT32_MAX;
-    for (size_t i = 0; i < m; i++) { /* no branches: which row stays is as good as random */
-        uint32_t is_inside = rank[i] >= low && rank[i] <= high && inside;
-        uint32_t stays = is_inside || rank[i] > high;
-        inside -= is_inside;
-        lowest = stays && rank[i] < lowest ? rank[i] : lowest;
-        pool[kept] = pool[i];
-        kept += stays;
-    }
-    return score_of(lowest);
-}
-
-/* Rows come in ascending order into a pool of 2 k, which is cut to its k best when it is full;
- * a row that is not better than the worst of these is passed over at once. */
+/* A pool of 2 k is cut to its k best whenever it is full. */
 uint32_t k_top_k(const float *score, size_t n, uint32_t k, int32_t *out, int32_t *pool)
 {
     uint32_t kept = n < k ? (uint32_t)n : k;
-    size_t m = kept, cap = 2 * (size_t)k;
-    for (uint32_t i = 0; i < kept; i++)
-        pool[i] = (int32_t)i;
-    if (kept && kept < n) {
-        float bound = shrink(score, pool, m, k);
-        for (size_t i = kept; i < n; i++) {
-            if (!(score[i] > bound))
-                continue;
-            pool[m++] = (int32_t)i;
-            if (m == cap) {
-                bound = shrink(score, pool, m, k);
-                m = k;
-            }
-        }
-        if (m > k)
-            (void)shrink(score, pool, m, k);
+    size_t m = 0;
+    for (size_t i = 0; i < n && k; i++) {
+        pool[m++] = (int32_t)i;
+        if (m < 2 * (size_t)k && i + 1 < n)
+            continue;
+        qsort_r(pool, m, sizeof *pool, by_score, (void *)(uintptr_t)score);
+        m = m < k ? m : k;
     }
+    qsort(pool, kept, sizeof *pool, by_row);
     memcpy(out, pool, kept * sizeof *out);
     return kept;
 }
@@ -212,7 +154,7 @@ void k_index_ref(struct kernels *k, const struct k_index *a)
     assert(a->ratio > 0 && a->n_row <= INT32_MAX);
     assert(a->block_rows > 0 || (!a->blocks_in && !a->blocks_out));
     struct index_job job = {.a = a};
-    job.n_pool = 4 * (size_t)(a->top_k > a->n_blocks ? a->top_k : a->n_blocks);
+    job.n_pool = 2 * (size_t)(a->top_k > a->n_blocks ? a->top_k : a->n_blocks);
     job.n_list = a->blocks_in ? (size_t)a->n_blocks * a->block_rows : 0;
     job.n_block = a->blocks_out ? (size_t)a->n_row / a->block_rows + 1 : 0;
     size_t values = a->d + (size_t)a->n_row + job.n_block + job.n_list + job.n_pool;

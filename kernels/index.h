@@ -60,9 +60,9 @@ struct k_index {
 extern "C" {
 #endif
 
-/* The k best of n scores, for every host backend: writes k' = min(k, n) indices into out in
+/* The k best of n scores, as the reference chooses: writes k' = min(k, n) indices into out in
  * ascending order and returns k'. NaN counts as -inf; equal: lower index first. -0 equals 0.
- * pool [4 k] is scratch. */
+ * pool [2 k] is scratch. */
 uint32_t k_top_k(const float *score, size_t n, uint32_t k, int32_t *out, int32_t *pool);
 
 #ifdef __cplusplus

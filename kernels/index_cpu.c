@@ -1,70 +1,82 @@
-/* Index scores in two steps for a group of queries: scores by tiles of rows, then the choice by
- * query. A tile is decoded once for the whole group; where candidates restrict a query, it
- * scores its own list instead. */
+/* Index scores and the choice in one pass, without a matrix of scores: a tile of keys is
+ * decoded once for a group of queries, and each query keeps the best it has seen. The rows are
+ * cut into one part a thread; what the parts kept is put together in order of rows, so the
+ * choice does not depend on the cut. Where candidates restrict a query, it goes through its own
+ * list. */
 #include <assert.h>
 #include <math.h>
 
 #include "kernels/isa.h"
 
-#define GROUP_BYTES (64u << 20) /* scores and lists of one group of queries */
+#define GROUP_QUERIES 32
+
+/* Values of each array of a k_best, so that the next one begins on a cache line. */
+static size_t best_values(uint32_t k)
+{
+    return (k_best_room(k) + 31) / 16 * 16;
+}
+
+struct query {
+    size_t n;     /* rows that it may choose from: the first n, or its list */
+    bool trivial; /* everything is chosen anyway: no scores are needed */
+    bool has_list, wants_blocks;
+};
 
 struct index_job {
     const struct k_isa *isa;
     const struct k_index *a;
     size_t query0, n_query; /* the group */
-    size_t list_max;        /* candidates of one query at most; without blocks_in n_row */
+    size_t unit;            /* tiles of an item: whole blocks */
+    struct query *query;
+    int32_t *list; /* [n_query][list_max] with blocks_in */
+    size_t list_max;
+    struct k_best *best; /* [n_parts][GROUP_QUERIES] */
+    size_t n_parts;
+    float *block_score; /* [n_query][n_block] with blocks_out */
     size_t n_block;
-    float *score;  /* [n_query][list_max] */
-    int32_t *list; /* [n_query][list_max] with blocks_in, but for queries with all_rows() */
-    size_t *n_list;
-    uint8_t *scratch;
+    uint8_t *scratch; /* of a thread: two tiles of keys, scores, dot products */
     size_t stride;
+    int32_t *rank; /* of a thread: for best_cut */
+    size_t rank_stride;
 };
 
-/* Everything visible is chosen anyway: no scores are needed. */
-static bool trivial(const struct k_index *a, size_t i)
+/* ---- scores -------------------------------------------------------------------------------
+ */
+
+static size_t visible_blocks(const struct k_index *a, size_t i)
 {
-    size_t n = k_index_visible(a, i);
-    bool blocks = a->blocks_out && (n + a->block_rows - 1) / a->block_rows > a->n_blocks;
-    return !a->score && !blocks && (n <= a->top_k || !a->sel);
+    return (k_index_visible(a, i) + a->block_rows - 1) / a->block_rows;
 }
 
-/* Every visible row is a candidate: ascending blocks, and the last of them stands in its place.
- */
+/* Whether every visible row is a candidate: blocks ascend, and the last of them stands in its
+ * place. */
 static bool all_rows(const struct k_index *a, size_t i)
 {
-    size_t n =
-        (k_index_visible(a, i) + a->block_rows - 1) / (a->block_rows ? a->block_rows : 1);
-    return !a->blocks_in || !n ||
-           (n <= a->n_blocks && a->blocks_in[i * a->n_blocks + n - 1] == (int32_t)n - 1);
+    size_t n = a->blocks_in ? visible_blocks(a, i) : 0;
+    return !n || (n <= a->n_blocks && a->blocks_in[i * a->n_blocks + n - 1] == (int32_t)n - 1);
 }
 
-static void list_queries(void *arg, size_t first, size_t last, uint32_t thread)
-{
-    const struct index_job *job = arg;
-    (void)thread;
-    for (size_t q = first; q < last; q++) {
-        size_t i = job->query0 + q;
-        job->n_list[q] = all_rows(job->a, i)
-                             ? k_index_visible(job->a, i)
-                             : k_index_candidates(job->a, i, job->list + q * job->list_max);
-    }
-}
-
-/* Scores of query i against the first m of the rows side by side. */
-static void score_tile(const struct index_job *job, size_t i, const float *columns, size_t m,
-                       float *dots, float *score)
+static void begin_query(const struct index_job *job, size_t q)
 {
     const struct k_index *a = job->a;
-    const struct k_isa *isa = job->isa;
-    for (size_t h = 0; h < a->n_head; h += isa->tile_m) {
-        const void *q[K_TILE_M_MAX];
-        size_t n = a->n_head - h < isa->tile_m ? a->n_head - h : isa->tile_m;
-        for (size_t j = 0; j < n; j++)
-            q[j] = a->q + (i * a->n_head + h + j) * a->d;
-        isa->dot_columns(q, n, columns, a->d, dots + h * K_COLUMNS, K_COLUMNS);
-    }
-    isa->index_sum(dots, K_COLUMNS, a->w + i * a->n_head, a->n_head, m, a->score_round, score);
+    struct query *query = &job->query[q];
+    size_t i = job->query0 + q;
+    query->has_list = !all_rows(a, i);
+    query->n = query->has_list ? k_index_candidates(a, i, job->list + q * job->list_max)
+                               : k_index_visible(a, i);
+    query->wants_blocks = a->blocks_out && visible_blocks(a, i) > a->n_blocks;
+    query->trivial = !a->score && !query->wants_blocks && (query->n <= a->top_k || !a->sel);
+    for (size_t b = 0; b < job->n_block; b++)
+        job->block_score[q * job->n_block + b] = -INFINITY;
+    for (size_t row = 0; a->score && row < a->n_row; row++)
+        a->score[i * a->n_row + row] = -INFINITY;
+}
+
+static void begin_queries(void *arg, size_t first, size_t last, uint32_t thread)
+{
+    (void)thread;
+    for (size_t q = first; q < last; q++)
+        begin_query(arg, q);
 }
 
 /* Puts n rows side by side: from row0 on, or those of a list. */
@@ -84,72 +96,196 @@ static size_t tile_rows(size_t n, size_t row0)
     return n - row0 < K_COLUMNS ? n - row0 : K_COLUMNS;
 }
 
-/* Item: one tile of rows, for every query of the group. */
-static void score_tiles(void *arg, size_t first, size_t last, uint32_t thread)
+/* dots[r] <- rows [r, r + n) of q, of which there are n_head a query, times a tile. */
+static void multiply(const struct index_job *job, size_t row, size_t n, const float *columns,
+                     float *dots)
 {
-    const struct index_job *job = arg;
     const struct k_index *a = job->a;
-    float *columns = (float *)(void *)(job->scratch + thread * job->stride);
-    float *own = columns + K_COLUMNS * a->d, *dots = own + K_COLUMNS * a->d;
-    for (size_t tile = first; tile < last; tile++) {
-        size_t row0 = tile * K_COLUMNS;
-        bool decoded = false;
-        for (size_t q = 0; q < job->n_query; q++) {
-            size_t i = job->query0 + q, n = job->n_list[q];
-            if (row0 >= n || trivial(a, i))
-                continue;
-            bool all = all_rows(a, i);
-            if (!all)
-                decode_tile(job, 0, job->list + q * job->list_max + row0, tile_rows(n, row0),
-                            own);
-            else if (!decoded) /* later queries see more of them */
-                decode_tile(job, row0, NULL, tile_rows(a->n_row, row0), columns);
-            decoded = decoded || all;
-            score_tile(job, i, all ? columns : own, tile_rows(n, row0), dots,
-                       job->score + q * job->list_max + row0);
-        }
+    const void *q[K_TILE_M_MAX];
+    for (size_t at = 0, m; at < n; at += m) {
+        m = n - at < job->isa->tile_m ? n - at : job->isa->tile_m;
+        for (size_t j = 0; j < m; j++)
+            q[j] = a->q + (row + at + j) * a->d;
+        job->isa->dot_columns(q, m, columns, a->d, dots + at * K_COLUMNS, K_COLUMNS);
     }
 }
 
-static void choose(const struct index_job *job, size_t q, uint8_t *scratch)
+/* The dot products of query q with the m rows from row0 on (of its list, where it has one) are
+ * there. */
+static void take_scores(const struct index_job *job, size_t q, size_t row0, size_t m,
+                        const float *dots, float *score, struct k_best *best)
 {
     const struct k_index *a = job->a;
-    size_t i = job->query0 + q, n = job->n_list[q];
-    float *block_score = (float *)(void *)scratch;
-    int32_t *pool = (int32_t *)(void *)(block_score + job->n_block);
-    const float *score = job->score + q * job->list_max;
-    int32_t *sel = a->sel ? a->sel + i * a->top_k : NULL;
+    const struct query *query = &job->query[q];
+    size_t i = job->query0 + q;
+    const int32_t *list = query->has_list ? job->list + q * job->list_max + row0 : NULL;
+    job->isa->index_sum(dots, K_COLUMNS, a->w + i * a->n_head, a->n_head, m, a->score_round,
+                        score);
     if (a->score)
-        for (size_t row = 0; row < a->n_row; row++)
-            a->score[i * a->n_row + row] = row < n ? score[row] : -INFINITY;
-    if (a->blocks_out)
-        k_index_blocks(a, i, score, block_score, pool);
-    if (!sel)
+        memcpy(a->score + i * a->n_row + row0, score, m * sizeof *score);
+    if (query->wants_blocks)
+        job->isa->block_max(score, m, row0, a->block_rows, job->block_score + q * job->n_block);
+    if (best->k)
+        job->isa->best_add(best, score, list, (int32_t)row0, m);
+}
+
+/* Queries from q on that can share one call of multiply: their rows of q fill a tile. Later
+ * ones see more rows. */
+static size_t together(const struct index_job *job, size_t q)
+{
+    size_t most = job->isa->tile_m / job->a->n_head, n = 1;
+    while (n < most && q + n < job->n_query && !job->query[q + n].has_list &&
+           !job->query[q + n].trivial)
+        n++;
+    return n;
+}
+
+/* One tile of rows, for every query of the group. */
+static void score_tile(const struct index_job *job, size_t row0, struct k_best *best,
+                       float *columns)
+{
+    const struct k_index *a = job->a;
+    float *own = columns + K_COLUMNS * a->d, *score = own + K_COLUMNS * a->d;
+    float *dots = score + K_COLUMNS;
+    bool decoded = false;
+    for (size_t q = 0, n; q < job->n_query; q += n) {
+        const struct query *query = &job->query[q];
+        n = 1;
+        if (row0 >= query->n || query->trivial)
+            continue;
+        if (query->has_list) {
+            decode_tile(job, 0, job->list + q * job->list_max + row0, tile_rows(query->n, row0),
+                        own);
+        } else {
+            if (!decoded)
+                decode_tile(job, row0, NULL, tile_rows(a->n_row, row0), columns);
+            decoded = true;
+            n = together(job, q);
+        }
+        multiply(job, (job->query0 + q) * a->n_head, n * a->n_head,
+                 query->has_list ? own : columns, dots);
+        for (size_t j = 0; j < n; j++)
+            take_scores(job, q + j, row0, tile_rows(query[j].n, row0),
+                        dots + j * a->n_head * K_COLUMNS, score, &best[q + j]);
+    }
+}
+
+/* A thread's share of the rows is a part of its own. */
+static void score_tiles(void *arg, size_t first, size_t last, uint32_t thread)
+{
+    const struct index_job *job = arg;
+    for (size_t tile = first * job->unit; tile < last * job->unit; tile++)
+        score_tile(job, tile * K_COLUMNS, job->best + thread * GROUP_QUERIES,
+                   (float *)(void *)(job->scratch + thread * job->stride));
+}
+
+/* ---- the choice ---------------------------------------------------------------------------
+ */
+
+static void put_rows(const int32_t *row, size_t n, size_t n_out, int32_t *out)
+{
+    for (size_t j = 0; j < n_out; j++)
+        out[j] = j >= n ? -1 : row ? row[j] : (int32_t)j;
+}
+
+/* From what each part kept; part 0 has the first rows. */
+static void choose_rows(const struct index_job *job, size_t q, int32_t *rank)
+{
+    const struct k_index *a = job->a;
+    int32_t *sel = a->sel + (job->query0 + q) * a->top_k;
+    struct k_best *all = &job->best[q];
+    const struct query *query = &job->query[q];
+    if (query->n <= a->top_k) {
+        put_rows(query->has_list ? job->list + q * job->list_max : NULL, query->n, a->top_k,
+                 sel);
         return;
-    uint32_t kept = k_top_k(score, n, a->top_k, sel, pool);
-    for (uint32_t j = 0; !all_rows(a, i) && j < kept; j++)
-        sel[j] = job->list[q * job->list_max + (size_t)sel[j]];
-    for (uint32_t j = kept; j < a->top_k; j++)
-        sel[j] = -1;
+    }
+    all->rank = rank;
+    for (size_t part = 1; part < job->n_parts; part++) {
+        const struct k_best *more = all + part * GROUP_QUERIES;
+        for (size_t at = 0; at < more->n; at += K_COLUMNS)
+            job->isa->best_add(all, more->score + at, more->row + at, 0,
+                               tile_rows(more->n, at));
+    }
+    job->isa->best_cut(all);
+    put_rows(all->row, all->n, a->top_k, sel);
+}
+
+static void choose_blocks(const struct index_job *job, size_t q, struct k_best *best)
+{
+    const struct k_index *a = job->a;
+    size_t i = job->query0 + q;
+    size_t n = visible_blocks(a, i);
+    int32_t *out = a->blocks_out + i * a->n_blocks;
+    float *score = job->block_score + q * job->n_block;
+    if (!job->query[q].wants_blocks) {
+        put_rows(NULL, n, a->n_blocks, out);
+        return;
+    }
+    score[n - 1] = INFINITY; /* the newest block, always */
+    for (size_t at = 0; at < n; at += K_COLUMNS)
+        job->isa->best_add(best, score + at, NULL, (int32_t)at, tile_rows(n, at));
+    job->isa->best_cut(best);
+    put_rows(best->row, best->n, a->n_blocks, out);
 }
 
 static void choose_queries(void *arg, size_t first, size_t last, uint32_t thread)
 {
     const struct index_job *job = arg;
-    for (size_t q = first; q < last; q++)
-        choose(job, q, job->scratch + thread * job->stride);
+    const struct k_index *a = job->a;
+    int32_t *rank = job->rank + thread * job->rank_stride;
+    for (size_t q = first; q < last; q++) {
+        if (a->sel)
+            choose_rows(job, q, rank);
+        if (a->blocks_out) {
+            float *score = (float *)(void *)(rank + best_values(a->n_blocks));
+            struct k_best best = {.score = score, .rank = rank, .k = a->n_blocks};
+            best.row = rank + 2 * best_values(a->n_blocks);
+            choose_blocks(job, q, &best);
+        }
+    }
 }
+
+/* ---- the op -------------------------------------------------------------------------------
+ */
 
 static void run_group(struct kernels *k, struct index_job *job)
 {
-    size_t longest = 0;
-    k_run(k, list_queries, job, job->n_query, job->list ? job->n_query * job->list_max : 0);
-    for (size_t q = 0; q < job->n_query; q++)
-        if (!trivial(job->a, job->query0 + q) && job->n_list[q] > longest)
-            longest = job->n_list[q];
-    k_run(k, score_tiles, job, (longest + K_COLUMNS - 1) / K_COLUMNS,
-          job->n_query * longest * job->a->n_head * job->a->d / 8);
-    k_run(k, choose_queries, job, job->n_query, job->n_query * longest * 2);
+    const struct k_index *a = job->a;
+    size_t longest = 0, unit = job->unit * K_COLUMNS;
+    k_run(k, begin_queries, job, job->n_query, job->list ? job->n_query * job->list_max : 0);
+    for (size_t q = 0; q < job->n_query; q++) {
+        if (!job->query[q].trivial && job->query[q].n > longest)
+            longest = job->query[q].n;
+        for (size_t part = 0; part < job->n_parts; part++) {
+            struct k_best *best = &job->best[part * GROUP_QUERIES + q];
+            best->n = 0;
+            best->is_bounded = false;
+            best->rank = job->rank + part * job->rank_stride;
+        }
+    }
+    k_run(k, score_tiles, job, (longest + unit - 1) / unit,
+          job->n_query * longest * a->n_head * a->d / 8);
+    k_run(k, choose_queries, job, job->n_query, job->n_query * (job->n_block + a->top_k) * 2);
+}
+
+/* Room for what the queries of a group keep, in each part. */
+static void lay_out_best(struct kernels *k, struct index_job *job)
+{
+    const struct k_index *a = job->a;
+    uint32_t most = a->blocks_out && a->n_blocks > a->top_k ? a->n_blocks : a->top_k;
+    size_t n = job->n_parts * GROUP_QUERIES, values = best_values(a->top_k);
+    job->rank_stride = 3 * best_values(most);
+    job->best = k_scratch(k, K_SLOT_INDEX_BEST,
+                          n * (sizeof *job->best + 8 * values) +
+                              job->n_parts * job->rank_stride * sizeof *job->rank);
+    if (!job->best)
+        return;
+    int32_t *at = (int32_t *)(void *)(job->best + n);
+    job->rank = at + n * 2 * values;
+    for (size_t i = 0; i < n; i++, at += 2 * values)
+        job->best[i] = (struct k_best){
+            .score = (float *)(void *)at, .row = at + values, .k = a->sel ? a->top_k : 0};
 }
 
 /* Filtered and unfiltered scores are asked for together only by tests and evals. */
@@ -177,21 +313,22 @@ void k_index_cpu(struct kernels *k, const struct k_index *a)
         scores_only(k, a);
         args.score = NULL;
     }
-    struct index_job job = {.isa = k->ctx->isa, .a = &args};
-    job.list_max = (size_t)a->n_row;
-    if (a->blocks_in && (size_t)a->n_blocks * a->block_rows < job.list_max)
-        job.list_max = (size_t)a->n_blocks * a->block_rows;
+    struct index_job job = {.isa = k->ctx->isa, .a = &args, .n_parts = k_threads(k)};
+    size_t group = a->n < GROUP_QUERIES ? a->n : GROUP_QUERIES;
+    size_t heads = a->n_head > job.isa->tile_m ? a->n_head : job.isa->tile_m;
+    job.unit = a->blocks_out && K_COLUMNS % a->block_rows ? a->block_rows : 1;
     job.n_block = a->blocks_out ? (size_t)a->n_row / a->block_rows + 1 : 0;
-    size_t pool = 4 * (size_t)(a->top_k > a->n_blocks ? a->top_k : a->n_blocks);
-    size_t values = (size_t)K_COLUMNS * (2 * (size_t)a->d + a->n_head);
-    values = values > job.n_block + pool ? values : job.n_block + pool;
-    size_t group = GROUP_BYTES / (8 * job.list_max + 1) + 1;
-    group = group < a->n ? group : a->n;
-    job.scratch = k_scratch_threads(k, K_SLOT_OP, values * 4, &job.stride);
-    job.score = k_scratch(k, K_SLOT_INDEX_SCORE, group * job.list_max * 4);
-    job.n_list = k_scratch(k, K_SLOT_INDEX_COUNT, group * sizeof *job.n_list);
-    if (a->blocks_in)
-        job.list = k_scratch(k, K_SLOT_INDEX_LIST, group * job.list_max * 4);
+    job.scratch = k_scratch_threads(
+        k, K_SLOT_OP, K_COLUMNS * (2 * (size_t)a->d + 1 + heads) * sizeof(float), &job.stride);
+    job.query = k_scratch(k, K_SLOT_INDEX_QUERY, group * sizeof *job.query);
+    if (a->blocks_in) {
+        job.list_max = (size_t)a->n_blocks * a->block_rows;
+        job.list_max = job.list_max < a->n_row ? job.list_max : (size_t)a->n_row;
+        job.list = k_scratch(k, K_SLOT_INDEX_LIST, group * job.list_max * sizeof *job.list);
+    }
+    if (a->blocks_out)
+        job.block_score = k_scratch(k, K_SLOT_INDEX_SCORE, group * job.n_block * sizeof(float));
+    lay_out_best(k, &job);
     for (; job.query0 < a->n && !k_failed(k); job.query0 += group) {
         job.n_query = a->n - job.query0 < group ? a->n - job.query0 : group;
         run_group(k, &job);

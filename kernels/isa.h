@@ -19,6 +19,22 @@
 typedef void k_dot(const void *const *x, size_t m, const void *const *w, size_t n, size_t len,
                    float *y, size_t ldy);
 
+/* The k best of a stream of scores, with the rows that have them, in the order they came; equal
+ * scores: the earlier one. NaN counts as -inf, -0 as 0. A caller sets k and the arrays, each of
+ * k_best_room(k) + 16 values (one vector is written whole), and the rest to 0. */
+struct k_best {
+    float *score;
+    int32_t *row, *rank; /* rank: scratch of best_cut, may be shared */
+    uint32_t n, k;
+    bool is_bounded; /* only scores above bound can be among the k best now */
+    float bound;
+};
+
+static inline size_t k_best_room(uint32_t k)
+{
+    return 2 * (size_t)k + K_COLUMNS;
+}
+
 struct k_isa {
     const char *name, *numerics;
     size_t tile_m;
@@ -50,6 +66,14 @@ struct k_isa {
     /* score[r] = sum_h max(s[h*lds + r], 0) w[h], in order of h, with k_index's roundings */
     void (*index_sum)(const float *s, size_t lds, const float *w, size_t n_head, size_t n,
                       enum k_round round, float *score);
+    /* best[b] <- the largest of best[b] and the scores of rows [b * rows, (b + 1) * rows), of
+     * which n are given, from row0 on; best begins as -inf. NaN: passed over. */
+    void (*block_max)(const float *score, size_t n, size_t row0, uint32_t rows, float *best);
+    /* n <= K_COLUMNS more scores, of rows row[i], or from row0 on where row is NULL. */
+    void (*best_add)(struct k_best *b, const float *score, const int32_t *row, int32_t row0,
+                     size_t n);
+    /* Leaves the k best of what was added, in order. */
+    void (*best_cut)(struct k_best *b);
     /* g <- silu(min(g, limit)) * clamp(u, -limit, limit) * weight */
     void (*swiglu)(float *g, const float *u, size_t n, float limit, float weight);
 

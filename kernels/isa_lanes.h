@@ -6,6 +6,7 @@
 #ifndef KERNELS_ISA_LANES_H
 #define KERNELS_ISA_LANES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -39,6 +40,37 @@ INLINE void vf_store_part(float *p, vf v, size_t part)
 INLINE vf vf_select(vi mask, vf a, vf b)
 {
     return (vf)(((vi)a & mask) | ((vi)b & ~mask));
+}
+
+INLINE vi vi_select(vi mask, vi a, vi b)
+{
+    return (a & mask) | (b & ~mask);
+}
+
+INLINE vi vi_load(const int32_t *p)
+{
+    vi v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+#ifndef OWN_KEEP
+/* Whether a lane of the mask is set. */
+INLINE bool vi_any(vi mask)
+{
+    uint64_t words[LANES / 2], any = 0;
+    memcpy(words, &mask, sizeof mask);
+    for (size_t i = 0; i < LANES / 2; i++)
+        any |= words[i];
+    return any;
+}
+#endif
+
+/* 0, 1, 2, ... */
+INLINE vi vi_lane(void)
+{
+    const int32_t lane[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return vi_load(lane);
 }
 
 /* NaN in v stays. */

@@ -6,7 +6,7 @@
  *     vu_widen8(b)      the first LANES bytes as u32; vu_widen16, vu_narrow16: u16 and back
  * Everything else uses the compiler's vector extension, so one text serves every instruction
  * set. OWN_GROUPS is defined where the file has its own group_e4m3 and group_e2m1, OWN_TILE
- * where it has its own put_full_tile. */
+ * where it has its own put_full_tile, OWN_KEEP its own vi_any and keep_lanes. */
 #ifndef LANES
 #error "define LANES, TILE_M and the primitives first"
 #endif
@@ -14,6 +14,7 @@
 #include <math.h>
 
 #include "kernels/isa.h"
+#include "kernels/isa_index.h"
 #include "kernels/isa_lanes.h"
 
 /* ---- products -----------------------------------------------------------------------------
@@ -221,117 +222,6 @@ static float softmax(float *s, size_t n, float scale, float sink)
     exp_minus(&sink, 1, max);
     sum = vf_sum(lanes);
     return sum + sink;
-}
-
-/* ---- index --------------------------------------------------------------------------------
- */
-
-/* m rows of q against 4 LANES columns. */
-INLINE void columns_tile(const void *const *q, size_t m, const float *columns, size_t d,
-                         float *y, size_t ldy)
-{
-    vf acc[TILE_M][4] = {{{0}}};
-    for (size_t k = 0; k < d; k++) {
-        vf v[4];
-#pragma GCC unroll 4
-        for (size_t c = 0; c < 4; c++)
-            v[c] = vf_load_part(columns + k * K_COLUMNS + c * LANES, LANES);
-#pragma GCC unroll 4
-        for (size_t i = 0; i < m; i++) {
-            vf qv = vf_all(((const float *)q[i])[k]);
-#pragma GCC unroll 4
-            for (size_t c = 0; c < 4; c++)
-                acc[i][c] = vf_fma(qv, v[c], acc[i][c]);
-        }
-    }
-#pragma GCC unroll 4
-    for (size_t i = 0; i < m; i++)
-#pragma GCC unroll 4
-        for (size_t c = 0; c < 4; c++)
-            vf_store_part(y + i * ldy + c * LANES, acc[i][c], LANES);
-}
-
-#define COLUMNS_TILE(M)                                                                        \
-    case M:                                                                                    \
-        columns_tile(q, (M) <= TILE_M ? (M) : TILE_M, columns + r, d, y + r, ldy);             \
-        break;
-
-static void dot_columns(const void *const *q, size_t m, const float *columns, size_t d,
-                        float *y, size_t ldy)
-{
-    for (size_t r = 0; r < K_COLUMNS; r += 4 * LANES)
-        switch (m) {
-            COLUMNS_TILE(1)
-            COLUMNS_TILE(2)
-            COLUMNS_TILE(3)
-            COLUMNS_TILE(4)
-        default:
-            break;
-        }
-}
-
-/* Eight values of LANES rows: those of the 32 bits at `at` in each. */
-INLINE void eight_columns(const uint8_t *const *row, size_t at, vf scale, float *out)
-{
-    uint32_t words[LANES];
-    vu w;
-    for (size_t r = 0; r < LANES; r++)
-        memcpy(&words[r], row[r] + at, sizeof *words);
-    memcpy(&w, words, sizeof w);
-#pragma GCC unroll 8
-    for (unsigned k = 0; k < 8; k++)
-        vf_store_part(out + k * K_COLUMNS, vf_e2m1(w >> (4 * k)) * scale, LANES);
-}
-
-INLINE void columns_e2m1(const uint8_t *const *row, uint32_t d, float *out)
-{
-    for (uint32_t g = 0; g < d / 32; g++) {
-        vf scale = {0};
-        for (size_t r = 0; r < LANES; r++)
-            scale[r] = k_e8m0_to_f32(row[r][d / 2 + g]);
-        for (uint32_t j = 0; j < 4; j++)
-            eight_columns(row, g * 16 + j * 4, scale, out + (g * 32 + j * 8) * K_COLUMNS);
-    }
-}
-
-static void decode_columns(enum k_format format, const uint8_t *const *row, size_t n,
-                           uint32_t d, float *columns)
-{
-    const uint8_t *some[LANES];
-    for (size_t r = 0; r < K_COLUMNS; r += LANES) {
-        if (r >= n) { /* nobody looks at them, but they are computed with */
-            for (uint32_t k = 0; k < d; k++)
-                vf_store_part(columns + k * K_COLUMNS + r, vf_all(0), LANES);
-            continue;
-        }
-        for (size_t i = 0; i < LANES; i++)
-            some[i] = row[r + i < n ? r + i : n - 1];
-        if (format == K_ROW_FP4_32) {
-            columns_e2m1(some, d, columns + r);
-            continue;
-        }
-        for (size_t i = 0; i < LANES; i++)
-            for (uint32_t k = 0; k < d; k++)
-                memcpy(columns + k * K_COLUMNS + r + i, some[i] + k * sizeof(float),
-                       sizeof(float));
-    }
-}
-
-static void index_sum(const float *s, size_t lds, const float *w, size_t n_head, size_t n,
-                      enum k_round round, float *score)
-{
-    for (size_t r = 0; r < n; r += LANES) {
-        size_t part = n - r < LANES ? n - r : LANES;
-        vf sum = vf_all(0);
-        for (size_t h = 0; h < n_head; h++) {
-            vf dot = vf_load_part(s + h * lds + r, part), weight = vf_all(w[h]);
-            if (round == K_BF16)
-                sum += vf_bf16(vf_relu(vf_bf16(dot)) * weight);
-            else
-                sum = vf_fma(vf_relu(dot), weight, sum);
-        }
-        vf_store_part(score + r, round == K_BF16 ? vf_bf16(sum) : sum, part);
-    }
 }
 
 /* ---- elementwise --------------------------------------------------------------------------
@@ -542,7 +432,8 @@ static void decode(enum k_format format, const uint8_t *row, uint32_t d, float *
         .dot_f32_bf16 = dot_f32_bf16, .dot_bf16 = bf16_dot, .dot_codes = codes_dot,            \
         .weighted = weighted, .softmax = softmax, .exp_minus = exp_minus,                      \
         .decode_columns = decode_columns, .dot_columns = dot_columns, .index_sum = index_sum,  \
-        .swiglu = swiglu, .to_rows = rows, .row_bytes = bytes, .round_bf16 = round_bf16,       \
-        .expand = expand, .decode = decode, .rmsnorm = rmsnorm, .collapse = collapse,          \
-        .update = update, .engram_gate = engram_gate                                           \
+        .block_max = block_max, .best_add = best_add, .best_cut = best_cut, .swiglu = swiglu,  \
+        .to_rows = rows, .row_bytes = bytes, .round_bf16 = round_bf16, .expand = expand,       \
+        .decode = decode, .rmsnorm = rmsnorm, .collapse = collapse, .update = update,          \
+        .engram_gate = engram_gate                                                             \
     }

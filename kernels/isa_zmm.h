@@ -67,6 +67,20 @@ INLINE vh vu_narrow16(vu u)
     return (vh)_mm512_cvtepi32_epi16((__m512i)u);
 }
 
+#define OWN_KEEP
+INLINE bool vi_any(vi mask)
+{
+    return _mm512_movepi32_mask((__m512i)mask);
+}
+
+INLINE uint32_t keep_lanes(float *score, int32_t *row, uint32_t n, vf v, vi rows, vi mask)
+{
+    __mmask16 m = _mm512_movepi32_mask((__m512i)mask);
+    _mm512_storeu_ps(score + n, _mm512_maskz_compress_ps(m, (__m512)v));
+    _mm512_storeu_si512(row + n, _mm512_maskz_compress_epi32(m, (__m512i)rows));
+    return n + (uint32_t)__builtin_popcount(m);
+}
+
 /* Weights go straight to bf16 bits, 32 at a time: a power-of-two scale is an addition to the
  * exponent field. That holds while every result is a normal bf16; other scales (the caller's
  * test) take the way through f32. */

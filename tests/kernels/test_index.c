@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "kernels/bits.h"
+#include "kernels/isa.h"
 #include "tests/kernels/backends.h"
 #include "tests/kernels/data.h"
 
@@ -274,7 +275,7 @@ static void test_top_k_like_sorting(void **state)
     static const size_t ns[] = {1, 2, 63, 64, 65, 128, 129, 1000, N};
     static const uint32_t ks[] = {1, 2, 64, 512};
     static float score[N];
-    static int32_t want[N], out[512], pool[2048];
+    static int32_t want[N], out[512], pool[1024];
     for (uint32_t kind = 0; kind < 6; kind++)
         for (size_t a = 0; a < sizeof ns / sizeof *ns; a++)
             for (size_t b = 0; b < sizeof ks / sizeof *ks; b++) {
@@ -287,6 +288,92 @@ static void test_top_k_like_sorting(void **state)
                 assert_int_equal(k_top_k(score, n, ks[b], out, pool), kept);
                 assert_memory_equal(out, want, kept * sizeof *out);
             }
+}
+
+/* A stream of scores in pieces of all sizes, as each instruction set keeps the best of it. */
+static void check_best(const struct k_isa *isa, const float *score, size_t n, uint32_t k,
+                       bool by_list)
+{
+    size_t values = k_best_room(k) + 16, at = 0;
+    int32_t *row = malloc(n * sizeof *row), *want = malloc(2 * (k + n) * sizeof *want);
+    struct k_best best = {.score = guarded_new(values),
+                          .row = malloc(values * sizeof(int32_t)),
+                          .rank = malloc(values * sizeof(int32_t)),
+                          .k = k};
+    memset(best.score, 0, values * sizeof *best.score);
+    for (size_t i = 0; i < n; i++)
+        row[i] = (int32_t)i;
+    for (size_t piece = 1; at < n; piece = piece % K_COLUMNS + 1) {
+        size_t m = n - at < piece ? n - at : piece;
+        isa->best_add(&best, score + at, by_list ? row + at : NULL, by_list ? 0 : (int32_t)at,
+                      m);
+        at += m;
+    }
+    isa->best_cut(&best);
+    assert_int_equal(best.n, k_top_k(score, n, k, want, want + k));
+    assert_memory_equal(best.row, want, best.n * sizeof *want);
+    guarded_check("score", best.score, values);
+    guarded_free(best.score), free(best.row), free(best.rank), free(row), free(want);
+}
+
+static void test_best_of_a_stream(void **state)
+{
+    (void)state;
+    enum { N = 3000 };
+    static const size_t ns[] = {1, 63, 64, 65, 129, 1000, N};
+    static const uint32_t ks[] = {1, 2, 64, 512};
+    static float score[N];
+    for (size_t b = 1; b < n_backends; b++)
+        for (uint32_t kind = 0; kind < 6 && strncmp(backends[b].numerics, "cpu-", 4) == 0;
+             kind++)
+            for (size_t i = 0; i < sizeof ns / sizeof *ns; i++)
+                for (size_t j = 0; j < sizeof ks / sizeof *ks; j++) {
+                    fill_scores(score, ns[i], kind, (uint32_t)(ns[i] + 7 * ks[j]));
+                    check_best(backends[b].ctx->isa, score, ns[i], ks[j], i & 1);
+                }
+}
+
+/* Rows in many tiles and more than one part; blocks that do and do not fill tiles; all scores
+ * equal. */
+static void check_many(size_t b, const struct world *w, uint32_t block_rows)
+{
+    enum { N = 3, ROWS = 3000, K = 100, BLOCKS = 20 };
+    struct k_index a = w->a;
+    static float score[N * ROWS], block_score[ROWS];
+    int32_t sel[N * K], sel2[N * K], blocks[N * BLOCKS], blocks2[N * BLOCKS];
+    int32_t want[N * BLOCKS + K], pool[4 * K];
+    a.pos0 = a.n - N, a.n = N, a.top_k = K;
+    a.block_rows = block_rows, a.n_blocks = BLOCKS;
+    a.score = score, a.sel = sel, a.blocks_out = blocks;
+    backends[b].index(&backends[b], &a);
+    struct k_index reference = a;
+    reference.blocks_out = want + K;
+    for (size_t i = 0; i < N; i++) {
+        size_t visible = k_index_visible(&a, i);
+        k_top_k(score + i * ROWS, visible, K, want, pool);
+        assert_memory_equal(sel + i * K, want, K * sizeof *want);
+        k_index_blocks(&reference, i, score + i * ROWS, block_score, pool);
+    }
+    assert_memory_equal(blocks, want + K, sizeof blocks);
+    a.score = NULL, a.sel = sel2, a.blocks_out = blocks2;
+    singles[b].index(&singles[b], &a);
+    assert_memory_equal(sel2, sel, sizeof sel);
+    assert_memory_equal(blocks2, blocks, sizeof blocks);
+}
+
+static void test_many_rows(void **state)
+{
+    (void)state;
+    struct world w = world_new(3000, 2, 32, 1, 1, true);
+    for (size_t b = 0; b < n_backends; b++) {
+        check_many(b, &w, 8);
+        check_many(b, &w, 48);
+        check_many(b, &w, 1);
+    }
+    memset(w.w, 0, 3000 * 2 * sizeof *w.w);
+    for (size_t b = 0; b < n_backends; b++)
+        check_many(b, &w, 8);
+    world_free(&w);
 }
 
 /* The released form: dots, products and the sum on the bf16 grid. */
@@ -313,10 +400,13 @@ static void test_bf16_scores(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_selection), cmocka_unit_test(test_no_rows),
-        cmocka_unit_test(test_top_k), cmocka_unit_test(test_top_k_like_sorting),
-        cmocka_unit_test(test_bf16_scores)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_selection),
+                                       cmocka_unit_test(test_no_rows),
+                                       cmocka_unit_test(test_top_k),
+                                       cmocka_unit_test(test_top_k_like_sorting),
+                                       cmocka_unit_test(test_best_of_a_stream),
+                                       cmocka_unit_test(test_many_rows),
+                                       cmocka_unit_test(test_bf16_scores)};
     backends_open();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     backends_close();

@@ -216,27 +216,34 @@ static void bench_attention(size_t n)
     bench(name, (struct job){attention, &a});
 }
 
-static void bench_index(size_t n, uint64_t n_row)
+/* With n_blocks rows of 8: the source of candidates. */
+static void bench_index(size_t n, uint64_t n_row, uint32_t n_head, uint32_t d,
+                        uint32_t n_blocks)
 {
-    uint8_t *keys = calloc(n_row, 68);
-    memset(keys, 0x7b, n_row * 68);
-    for (uint64_t i = 0; i < n_row * 68; i++)
-        keys[i] = i % 68 < 64 ? (uint8_t)(i * 2654435761u >> 11) : 127;
-    struct k_index a = {.q = floats(n * 32 * 128),
-                        .w = floats(n * 32),
+    size_t bytes = k_row_bytes(K_ROW_FP4_32, d);
+    uint8_t *keys = calloc(n_row, bytes);
+    for (uint64_t i = 0; i < n_row * bytes; i++)
+        keys[i] = i % bytes < d / 2 ? (uint8_t)(i * 2654435761u >> 11) : 127;
+    struct k_index a = {.q = floats(n * n_head * d),
+                        .w = floats(n * n_head),
                         .keys = keys,
                         .format = K_ROW_FP4_32,
-                        .sel = malloc(n * 512 * 4),
+                        .sel = malloc(n * 512 * sizeof(int32_t)),
                         .n = n,
                         .n_row = n_row,
                         .pos0 = n_row - n,
-                        .n_head = 32,
-                        .d = 128,
+                        .n_head = n_head,
+                        .d = d,
                         .ratio = 1,
-                        .top_k = 512};
+                        .top_k = 512,
+                        .block_rows = 8,
+                        .n_blocks = n_blocks,
+                        .blocks_out = n_blocks ? malloc(n * n_blocks * sizeof(int32_t)) : NULL};
     char name[64];
-    snprintf(name, sizeof name, "index 32x128, %llu rows, %zu q", (unsigned long long)n_row, n);
+    snprintf(name, sizeof name, "index %ux%u%s, %llu rows, %zu q", n_head, d,
+             n_blocks ? ", blocks" : "", (unsigned long long)n_row, n);
     bench(name, (struct job){index_rows, &a});
+    free(keys);
 }
 
 static void bench_moe(size_t n)
@@ -297,8 +304,10 @@ int main(int argc, char **argv)
     bench_rows();
     bench_attention(1);
     bench_attention(4);
-    bench_index(1, 16384);
-    bench_index(8, 4096);
+    bench_index(1, 16384, 32, 128, 0);
+    bench_index(8, 4096, 32, 128, 0);
+    bench_index(32, 65536, 2, 32, 0);
+    bench_index(32, 65536, 2, 32, 2048);
     bench_moe(1);
     bench_moe(8);
     for (int b = 0; b < n_backends; b++)
