@@ -1,46 +1,11 @@
-#include "kernels/cuda.cuh"
+/* Attention in plain instructions: any format and device, in mode math and where
+ * attention_mma.cu does not run. */
+#include "kernels/attention_keys.cuh"
 #include "kernels/quant_groups.h"
 
 #define THREADS 128u
-#define BLOCK 64u /* list entries of one step of the reference's online softmax */
+#define BLOCK K_ATTENTION_BLOCK
 #define K_MAX_HEAD_DIM 1024u
-
-/* What query i sees, by number: window entries first, then selected rows. */
-struct key_list {
-    uint64_t from;       /* first position of the window */
-    uint32_t n_window;   /* positions, then missing ones up to `pad` */
-    uint32_t pad, n_sel; /* entries in all: pad + n_sel */
-};
-
-__device__ static inline struct key_list keys_of(const struct k_attention &a, size_t i)
-{
-    struct key_list l = {0, 0, 0, a.n_sel};
-    if (a.window) {
-        uint64_t end = a.block ? a.pos0 : a.pos0 + i + 1;
-        l.from = end > a.window ? end - a.window : 0;
-        l.from = l.from < a.lo ? a.lo : l.from;
-        end = a.block ? a.pos0 + a.n : end;
-        l.n_window = end > l.from ? (uint32_t)(end - l.from) : 0;
-    }
-    l.pad = a.prob == K_BF16 && !a.block && l.n_window < a.window ? a.window : l.n_window;
-    return l;
-}
-
-/* Entry t of the list: its bytes, or NULL; *format as it is stored. */
-__device__ static inline const uint8_t *key_at(const struct k_attention &a,
-                                               const struct key_list &l, size_t i, uint32_t t,
-                                               size_t window_bytes, size_t row_bytes)
-{
-    if (t < l.pad) {
-        uint64_t p = l.from + t;
-        if (t >= l.n_window)
-            return NULL;
-        return p < a.pos0 ? (const uint8_t *)a.ring + p % a.window * window_bytes
-                          : (const uint8_t *)a.keys + (p - a.pos0) * window_bytes;
-    }
-    int32_t row = a.sel[i * a.n_sel + (t - l.pad)];
-    return row < 0 ? NULL : (const uint8_t *)a.rows + (size_t)row * row_bytes;
-}
 
 __device__ static inline float row_value(enum k_format format, const uint8_t *row, uint32_t d,
                                          uint32_t j)
@@ -62,13 +27,13 @@ __device__ static inline float row_value(enum k_format format, const uint8_t *ro
 
 /* score [n]: the scaled products of a query with its list, a thread an entry, in pieces of 32;
  * -inf where a key is missing. */
-__device__ static inline void scores(const struct k_attention &a, const struct key_list &l,
+__device__ static inline void scores(const struct k_attention &a, const struct k_key_list &l,
                                      size_t i, size_t h, size_t window_bytes, size_t row_bytes,
                                      float *score)
 {
     const float *q = a.q + (i * a.n_head + h) * a.d;
     for (uint32_t t = threadIdx.x; t < l.pad + l.n_sel; t += THREADS) {
-        const uint8_t *row = key_at(a, l, i, t, window_bytes, row_bytes);
+        const uint8_t *row = k_key_at(a, l, i, t, window_bytes, row_bytes);
         enum k_format format = t < l.pad ? a.window_format : a.row_format;
         float dot = 0;
         for (uint32_t j0 = 0; row && j0 < a.d; j0 += 32) {
@@ -83,13 +48,13 @@ __device__ static inline void scores(const struct k_attention &a, const struct k
 }
 
 /* sum of p_t k_t[j] over entries [from, to) of the list, ascending. */
-__device__ static inline float weighted(const struct k_attention &a, const struct key_list &l,
+__device__ static inline float weighted(const struct k_attention &a, const struct k_key_list &l,
                                         size_t i, size_t window_bytes, size_t row_bytes,
                                         const float *p, uint32_t from, uint32_t to, uint32_t j)
 {
     float sum = 0;
     for (uint32_t t = from; t < to; t++) {
-        const uint8_t *row = key_at(a, l, i, t, window_bytes, row_bytes);
+        const uint8_t *row = k_key_at(a, l, i, t, window_bytes, row_bytes);
         if (row)
             sum = fmaf(p[t], row_value(t < l.pad ? a.window_format : a.row_format, row, a.d, j),
                        sum);
@@ -105,7 +70,7 @@ __global__ void attention_head(struct k_attention a, size_t window_bytes, size_t
     float *scratch = p + n_max, sink = a.sink[blockIdx.y], max = sink, sum = 0;
     size_t i = a.from + blockIdx.x, h = blockIdx.y;
     k_single_run(a, i, window_bytes);
-    struct key_list l = keys_of(a, i);
+    struct k_key_list l = k_keys_of(a, i);
     uint32_t n = l.pad + l.n_sel;
     scores(a, l, i, h, window_bytes, row_bytes, p);
     for (uint32_t t = 0; t < n; t++)
@@ -132,7 +97,7 @@ __global__ void attention_head_online(struct k_attention a, size_t window_bytes,
     float *scratch = p + n_max;
     size_t i = a.from + blockIdx.x, h = blockIdx.y;
     k_single_run(a, i, window_bytes);
-    struct key_list l = keys_of(a, i);
+    struct k_key_list l = k_keys_of(a, i);
     uint32_t n = l.pad + l.n_sel;
     scores(a, l, i, h, window_bytes, row_bytes, p);
     float max = -1e30f, weight = 0, value[K_MAX_HEAD_DIM / THREADS] = {0};
@@ -160,11 +125,10 @@ __global__ void attention_head_online(struct k_attention a, size_t window_bytes,
 
 void k_attention_cuda(struct kernels *k, const struct k_attention *a)
 {
-    size_t to = a->to ? a->to : a->n;
-    if (!a->n || !a->n_head || to <= a->from)
+    size_t to = k_attention_to(*a);
+    if (!a->n || !a->n_head || to <= a->from || k_attention_mma_cuda(k, a))
         return;
-    size_t own = !a->block ? 0 : a->runs ? a->most : a->n;
-    size_t n_max = (size_t)a->window + own + a->n_sel;
+    size_t n_max = k_attention_most(*a);
     size_t window_bytes = k_row_bytes(a->window_format, a->d);
     size_t row_bytes = k_row_bytes(a->row_format, a->d);
     size_t shared = (n_max + THREADS / K_WARP) * sizeof(float);

@@ -66,12 +66,16 @@ enum k_cuda_slot {
     K_CUDA_MOE_Y,
     K_CUDA_INDEX_SCORE,
     K_CUDA_INDEX_BLOCK,
+    K_CUDA_INDEX_QUERY,
+    K_CUDA_ATTENTION_PART,
     K_N_CUDA_SLOTS
 };
 
 /* The table's context: one device, one stream. */
 struct k_ctx {
     int device;
+    int multiprocessors;
+    int shared_bytes; /* that a block may have */
     uint8_t *staging; /* pinned memory that small copies pass through, as a ring */
     size_t staged;    /* bytes of it in use, up to the next wait */
     cudaStream_t uploads;

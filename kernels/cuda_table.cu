@@ -278,6 +278,12 @@ static enum err open_device(struct k_ctx *ctx, struct error *e)
     cudaError_t rc = cudaSetDevice(ctx->device);
     if (rc == cudaSuccess)
         rc = name_class(ctx);
+    if (rc == cudaSuccess)
+        rc = cudaDeviceGetAttribute(&ctx->multiprocessors, cudaDevAttrMultiProcessorCount,
+                                    ctx->device);
+    if (rc == cudaSuccess)
+        rc = cudaDeviceGetAttribute(&ctx->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                    ctx->device);
     if (rc == cudaSuccess && !k_cuda_is_built_for_device())
         return err_set(e, ERR_UNSUPPORTED,
                        "backend cuda: device %d is %s, the library has no kernels for it",

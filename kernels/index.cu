@@ -1,7 +1,7 @@
 /* Scores of all visible rows for a few queries at a time, then the best of them: a radix search
  * for the k-th score over the order of scores as integers, and one pass that keeps ascending
  * order. The matrix of scores is scratch of bounded size. */
-#include "kernels/cuda.cuh"
+#include "kernels/index_rows.cuh"
 #include "kernels/quant_groups.h"
 
 #define THREADS 256u
@@ -16,11 +16,6 @@ __device__ static inline uint32_t rank_of(float x)
     return u ^ ((0 - (u >> 31)) | 0x80000000u);
 }
 
-__device__ static inline size_t visible_rows(const struct k_index &a, size_t i)
-{
-    return (size_t)((a.pos0 + i + 1) / a.ratio);
-}
-
 __device__ static inline float key_value(enum k_format format, const uint8_t *row, uint32_t d,
                                          uint32_t j)
 {
@@ -30,15 +25,15 @@ __device__ static inline float key_value(enum k_format format, const uint8_t *ro
            k_e8m0_to_f32(row[d / 2 + j / 32]);
 }
 
-/* A thread a row, for one query: score [blockIdx.y][row], -inf where not visible. The query and
- * the block's rows lie in shared memory, rows side by side. */
+/* In plain instructions, a thread a row, for one query: score [blockIdx.y][row], -inf where not
+ * visible. The query and the block's rows lie in shared memory, rows side by side. */
 __global__ void index_score(struct k_index a, size_t row_bytes, float *score)
 {
     K_SHARED(float, keys); /* [d][SCORE_ROWS] */
     float *query = keys + (size_t)a.d * SCORE_ROWS;
     size_t i = blockIdx.y, row0 = (size_t)blockIdx.x * SCORE_ROWS, row = row0 + threadIdx.x;
     k_single_run(a, i);
-    size_t visible = visible_rows(a, i);
+    size_t visible = k_visible_rows(a, i);
     if (a.runs && row0 >= visible)
         return; /* the whole block: n_row is a bound, and nobody reads scores behind */
     for (uint32_t at = threadIdx.x; at < a.n_head * a.d; at += SCORE_ROWS)
@@ -67,7 +62,7 @@ __global__ void index_block_best(struct k_index a, const float *score, size_t n_
 {
     size_t i = blockIdx.y, b = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     k_single_run(a, i);
-    size_t visible = visible_rows(a, i), n = (visible + a.block_rows - 1) / a.block_rows;
+    size_t visible = k_visible_rows(a, i), n = (visible + a.block_rows - 1) / a.block_rows;
     if (b >= n_max)
         return;
     float max = -INFINITY;
@@ -164,7 +159,7 @@ __global__ void index_choose_blocks(struct k_index a, const float *best, size_t 
     K_SHARED(struct top_k_shared, s);
     size_t i = blockIdx.x;
     k_single_run(a, i);
-    size_t n = (visible_rows(a, i) + a.block_rows - 1) / a.block_rows;
+    size_t n = (k_visible_rows(a, i) + a.block_rows - 1) / a.block_rows;
     struct candidates all = {NULL, 0};
     top_k(s, best + i * n_max, all, n, a.n_blocks, a.blocks_out + i * a.n_blocks);
 }
@@ -175,7 +170,7 @@ __global__ void index_choose_rows(struct k_index a, const float *score)
     K_SHARED(struct top_k_shared, s);
     size_t i = blockIdx.x;
     k_single_run(a, i);
-    size_t n = visible_rows(a, i);
+    size_t n = k_visible_rows(a, i);
     struct candidates c = {NULL, a.block_rows};
     if (a.blocks_in) {
         /* Blocks are ascending; only the last can reach past what is visible. */
@@ -203,7 +198,7 @@ static void run_round(struct kernels *k, const struct k_index *a, float *score, 
 {
     size_t row_bytes = k_row_bytes(a->format, a->d);
     unsigned n = (unsigned)a->n;
-    if (a->n_row)
+    if (a->n_row && !k_index_score_mma_cuda(k, a, score))
         K_LAUNCH(index_score, dim3(k_div_up((size_t)a->n_row, SCORE_ROWS), n), dim3(SCORE_ROWS),
                  (size_t)a->d * (SCORE_ROWS + a->n_head) * sizeof(float), k, *a, row_bytes,
                  score);

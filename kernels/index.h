@@ -7,7 +7,8 @@
  *       candidates
  *
  * Query at p sees rows 0 .. (p+1)/ratio - 1, all of which must be < n_row.
- *     score[j] = sum_h max(q_h k_j, 0) w_h           sum over h in order of h
+ *     score[j] = sum_h max(q_h k_j, 0) w_h           sum over h in order of h (index_mma.cu: in
+ *                                                    another order, the same for every call)
  * The best min(top_k, visible) are kept; equal scores: lower row first. A NaN score counts as
  * -inf but stays selectable.
  * score_round = K_BF16 is the released reference's form: q_h k_j rounded, relu, times w

@@ -248,6 +248,155 @@ static void test_some_queries(void **state)
     world_free(&w);
 }
 
+/* The released shape in the middle of a context, on the reference and on CUDA: many heads,
+ * lists of 640 keys, among them missing ones; a query alone; a device with less shared memory,
+ * whose blocks have fewer heads; and one with none to speak of, where plain instructions do it.
+ */
+#define REAL_N 5u
+#define REAL_HEADS 64u
+#define REAL_D 512u
+#define REAL_SEL 512u
+#define REAL_ROWS 600u
+#define REAL_WIDTH ((size_t)REAL_HEADS * REAL_D)
+
+static struct k_attention real_new(float q_scale)
+{
+    struct k_attention a = {.n = REAL_N,
+                            .n_head = REAL_HEADS,
+                            .d = REAL_D,
+                            .window = 128,
+                            .window_format = K_ROW_FP8_32,
+                            .row_format = K_ROW_FP4_16,
+                            .pos0 = 200,
+                            .n_sel = REAL_SEL,
+                            .scale = 1 / sqrtf(REAL_D)};
+    size_t kb = k_row_bytes(K_ROW_FP8_32, REAL_D), rb = k_row_bytes(K_ROW_FP4_16, REAL_D);
+    uint8_t *ring = calloc(128, kb), *keys = calloc(REAL_N, kb), *rows = calloc(REAL_ROWS, rb);
+    float *x = values_new((128 + REAL_N + REAL_ROWS) * (size_t)REAL_D, 7, 4);
+    int32_t *sel = calloc(REAL_N * REAL_SEL, sizeof *sel);
+    for (size_t i = 0; i < 128 + REAL_N + REAL_ROWS; i++) { /* rows of unlike size */
+        const float *from = x + i * REAL_D;
+        for (size_t j = 0; j < REAL_D; j++)
+            x[i * REAL_D + j] *= i % 16 == 0 ? 0.01f : i % 5 == 0 ? 0.3f : 1;
+        if (i < 128)
+            k_encode_row(K_ROW_FP8_32, from, REAL_D, ring + i * kb);
+        else if (i < 128 + REAL_N)
+            k_encode_row(K_ROW_FP8_32, from, REAL_D, keys + (i - 128) * kb);
+        else
+            k_encode_row(K_ROW_FP4_16, from, REAL_D, rows + (i - 128 - REAL_N) * rb);
+    }
+    for (size_t i = 0; i < REAL_N; i++)
+        for (size_t t = 0; t < REAL_SEL; t++)
+            sel[i * REAL_SEL + t] = t % 97 == 3 || t > 500 ? -1 : (int32_t)(t + 11 * i);
+    free(x);
+    a.q = values_new(REAL_N * REAL_WIDTH, 8, q_scale);
+    a.sink = values_new(REAL_HEADS, 9, 2);
+    a.ring = ring, a.keys = keys, a.rows = rows, a.sel = sel;
+    return a;
+}
+
+static void real_free(struct k_attention *a)
+{
+    const void *const parts[] = {a->q, a->sink, a->ring, a->keys, a->rows, a->sel};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        void *p;
+        memcpy(&p, &parts[i], sizeof p);
+        free(p);
+    }
+}
+
+static void real_run(struct kernels *k, const struct k_attention *real, size_t from, size_t to,
+                     float *out)
+{
+    struct k_attention a = *real;
+    struct error e = {0};
+    a.from = from, a.to = to, a.out = out;
+    k->attention(k, &a);
+    assert_ok(k->sync(k, &e), &e);
+}
+
+/* The same calls on a device of so much shared memory for a block. */
+static void real_on(const char *shared_bytes, const struct k_attention *a, size_t to,
+                    float *out)
+{
+    struct kernels k = {0};
+    struct error e = {0};
+    setenv("AGENTD_EMULATED_SHARED_BYTES", shared_bytes, 1);
+    assert_ok(open_cuda(&k, &e), &e);
+    unsetenv("AGENTD_EMULATED_SHARED_BYTES");
+    real_run(&k, a, 0, to, out);
+    kernels_fini(&k);
+}
+
+static void test_real_shape(void **state)
+{
+    (void)state;
+    struct kernels *cuda = &backends[n_backends - 1];
+    struct k_attention a = real_new(3);
+    size_t n = REAL_N * REAL_WIDTH;
+    float *want = guarded_new(n), *y = guarded_new(n), *z = guarded_new(n);
+    real_run(&backends[0], &a, 0, 0, want);
+    real_run(cuda, &a, 0, 0, y);
+    guarded_check("real shape", y, n);
+    check_near("real shape", y, want, NULL, n, 4 * K_TOL_ATTENTION);
+    real_run(cuda, &a, 1, 2, z);
+    check_same("a query alone", z + REAL_WIDTH, y + REAL_WIDTH, REAL_WIDTH);
+    real_run(cuda, &a, 2, 5, z);
+    check_same("three queries", z + 2 * REAL_WIDTH, y + 2 * REAL_WIDTH, 3 * REAL_WIDTH);
+    if (!getenv("AGENTD_TEST_GPU")) {
+        real_on("166912", &a, 0, z);
+        check_same("16 heads a block", z, y, n);
+        real_on("49152", &a, 1, z);
+        check_near("plain", z, want, NULL, REAL_WIDTH, 4 * K_TOL_ATTENTION);
+        assert_true(memcmp(z, y, REAL_WIDTH * sizeof *z) != 0);
+    }
+    a.prob = K_BF16;
+    real_run(&backends[0], &a, 0, 0, want);
+    real_run(cuda, &a, 0, 0, y);
+    check_near("online", y, want, NULL, n, 4 * 1e-3f); /* a weight may round the other way */
+    real_run(cuda, &a, 3, 5, z);
+    check_same("online, two queries", z + 3 * REAL_WIDTH, y + 3 * REAL_WIDTH, 2 * REAL_WIDTH);
+    guarded_free(want), guarded_free(y), guarded_free(z);
+    real_free(&a);
+}
+
+/* Codes and scales that no quantiser writes: a NaN reaches the queries and heads that it
+ * reaches in the reference, scales of any size give its values. */
+static void test_odd_codes(void **state)
+{
+    (void)state;
+    for (int odd = 0; odd < 6; odd++) {
+        struct world w = world_new(3, 64, 16, 9, true);
+        size_t kb = k_row_bytes(w.window_format, 64), rb = k_row_bytes(w.row_format, 64);
+        float max = 1, want[T * 3 * 64], y[T * 3 * 64], *q = w.q;
+        if (odd == 0)
+            w.key_codes[20 * kb + 5] = 0xff; /* a NaN code */
+        else if (odd == 1)
+            w.key_codes[20 * kb + 64] = 0xff; /* a NaN scale */
+        else if (odd == 2)
+            w.row_codes[4 * rb + 33] = 0x7f; /* and one of a row */
+        else if (odd == 3)
+            q[(9 * 3 + 1) * 64] = NAN, q[(30 * 3 + 2) * 64 + 63] = INFINITY;
+        for (size_t i = 0; odd == 4 && i < T; i++) { /* keys and groups of very unlike size */
+            w.key_codes[i * kb + 64] = (uint8_t)(80 + i), w.key_codes[i * kb + 65] = 60;
+            w.row_codes[i * rb + 32] = (uint8_t)(i * 7 % 127), w.row_codes[i * rb + 33] = 1;
+            max = 0x1p6f;
+        }
+        for (size_t i = 0; odd == 5 && i < T * 3 * 64; i++)
+            q[i] *= i / 64 % 3 == 0 ? 0x1p-130f : i / 64 % 3 == 1 ? 0x1p-20f : 1;
+        run(&backends[0], &w, 0, T, T, 0, K_EXACT, want);
+        for (size_t b = 1; b < n_backends; b++) {
+            run(&backends[b], &w, 0, T, T, 0, K_EXACT, y);
+            for (size_t i = 0; i < T * 3 * 64; i++)
+                if (isnan(want[i]) != isnan(y[i]) ||
+                    (isfinite(want[i]) && !(fabsf(y[i] - want[i]) <= max * K_TOL_ATTENTION)))
+                    fail_msg("%s, odd %d: [%zu] %g, want %g", backends[b].numerics, odd, i,
+                             (double)y[i], (double)want[i]);
+        }
+        world_free(&w);
+    }
+}
+
 /* No key at all gives zeros; a NaN key reaches exactly the queries that see it; a large sink
  * takes everything. */
 static void test_edges(void **state)
@@ -288,8 +437,9 @@ static void test_edges(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes), cmocka_unit_test(test_block),
-        cmocka_unit_test(test_some_queries), cmocka_unit_test(test_edges)};
+        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_block),
+        cmocka_unit_test(test_some_queries), cmocka_unit_test(test_real_shape),
+        cmocka_unit_test(test_odd_codes),    cmocka_unit_test(test_edges)};
     backends_open();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     backends_close();

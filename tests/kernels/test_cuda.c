@@ -135,8 +135,14 @@ static void run_attention(struct kernels *k, struct world *w)
                             .window_format = K_ROW_FP8_32,
                             .sink = w->f,
                             .scale = 1};
+    for (size_t n = 1; n <= 2 * N; n += 2 * N - 1) /* few queries and many, then online */
+        for (unsigned p = 0; p < 2; p++) {
+            a.n = n, a.prob = p ? K_BF16 : K_EXACT;
+            k->attention(k, &a);
+        }
+    a.n = N, a.window_format = K_ROW_F32; /* plain instructions */
     k->attention(k, &a);
-    a.prob = K_BF16;
+    a.prob = K_EXACT;
     k->attention(k, &a);
 }
 
@@ -157,6 +163,8 @@ static void run_index(struct kernels *k, struct world *w)
                         .n_blocks = 2,
                         .blocks_out = w->numbers + 1024,
                         .score = w->out};
+    k->index(k, &a);
+    a.format = K_ROW_F32; /* plain instructions */
     k->index(k, &a);
     memset(w->numbers, 0, 4096 * sizeof *w->numbers);
 }

@@ -181,10 +181,9 @@ static void test_selection(void **state)
         size_t n;
         uint32_t n_head, d, ratio, top_k;
         bool grid;
-    } cases[] = {{150, 4, 32, 1, 9, true},
-                 {131, 5, 64, 2, 24, true},
-                 {70, 1, 32, 1, 100, false},
-                 {200, 32, 128, 1, 20, true},
+    } cases[] = {{150, 4, 32, 1, 9, true},   {131, 5, 64, 2, 24, true},
+                 {70, 1, 32, 1, 100, false}, {200, 32, 128, 1, 20, true},
+                 {70, 33, 32, 1, 9, true}, /* more heads than CUDA has tensor cores for */
                  {2, 3, 32, 2, 4, false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct world w = world_new(cases[i].n, cases[i].n_head, cases[i].d, cases[i].ratio,
@@ -193,6 +192,43 @@ static void test_selection(void **state)
             check_backend(&w, b);
         world_free(&w);
     }
+}
+
+/* Codes and scales that no quantiser writes, queries on the grid and none at all: scores are
+ * NaN where the reference's are, and near it elsewhere. */
+static void test_odd_codes(void **state)
+{
+    (void)state;
+    struct world w = world_new(60, 5, 64, 1, 9, true);
+    size_t bytes = k_row_bytes(K_ROW_FP4_32, 64), n = 60 * 60;
+    float *want = guarded_new(n), *y = guarded_new(n), row[60], size[60];
+    w.keys[10 * bytes + 33] = 0xff; /* the scale of 32 values is NaN */
+    for (size_t r = 20; r < 30; r++)
+        w.keys[r * bytes + 32] = (uint8_t)(97 + 2 * r), w.keys[r * bytes + 33] = 127;
+    for (size_t r = 0; r < 60; r++)
+        k_decode_row(K_ROW_FP4_32, w.keys + r * bytes, 64, w.key + r * 64);
+    w.q[(40 * 5 + 3) * 64 + 9] = NAN;
+    for (size_t j = 0; j < 5 * 64; j++) {
+        w.q[50 * 5 * 64 + j] = 0;
+        w.q[51 * 5 * 64 + j] *= j / 64 % 2 ? 0x1p-100f : 0x1p20f;
+        w.q[52 * 5 * 64 + j] = (float)(int)(8 * w.q[52 * 5 * 64 + j]) / 2;
+    }
+    for (size_t b = 0; b < n_backends; b++) {
+        struct k_index a = w.a;
+        struct error e = {0};
+        a.sel = NULL, a.score = b ? y : want;
+        backends[b].index(&backends[b], &a);
+        assert_ok(backends[b].sync(&backends[b], &e), &e);
+        guarded_check("score", a.score, n);
+        for (size_t i = 0; i < 60; i++) {
+            naive_scores(&w, i, row, size);
+            check_near(backends[b].numerics, a.score + i * 60, want + i * 60, size, 60,
+                       K_TOL_INDEX);
+        }
+    }
+    assert_true(isnan(want[20 * 60 + 10]) && isnan(want[40 * 60]) && want[50 * 60] == 0);
+    guarded_free(want), guarded_free(y);
+    world_free(&w);
 }
 
 static void test_no_rows(void **state)
@@ -401,6 +437,7 @@ static void test_bf16_scores(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_selection),
+                                       cmocka_unit_test(test_odd_codes),
                                        cmocka_unit_test(test_no_rows),
                                        cmocka_unit_test(test_top_k),
                                        cmocka_unit_test(test_top_k_like_sorting),

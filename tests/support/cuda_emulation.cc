@@ -93,7 +93,7 @@ struct fiber {
     unsigned mask; /* of the exchange it waits in */
     /* What it brought: to exchanges of the whole warp, of which one lane can be at most one
      * ahead of another, in turn; to others, in a third place. */
-    uint8_t mine[3][16];
+    uint8_t mine[3][48];
     unsigned turn;
     void *fake_stack; /* ASan's */
 };
@@ -370,6 +370,15 @@ const void *lane_value(unsigned lane, unsigned slot)
     return f->mine[slot];
 }
 
+/* Eight values of shared memory, 16 bytes aligned to 16. */
+void check_matrix_row(const void *row)
+{
+    size_t at = (size_t)((const uint8_t *)row - run->shared->data());
+    if (at % 16 || at + 16 > run->shared->size())
+        fail(fibers[run->current], "loads a matrix row that is not 16 aligned bytes of shared "
+                                   "memory");
+}
+
 void part(unsigned slot)
 {
     fiber *f = &fibers[run->current];
@@ -385,39 +394,91 @@ const struct cuda_emulated_kernel *cuda_emulated(unsigned i)
     return i < cuda_emulation::n_seen ? &cuda_emulation::seen[i] : NULL;
 }
 
-static float bf16_at(uint32_t pair, unsigned half)
+static float f32_of(uint32_t u)
 {
-    uint32_t u = (half ? pair >> 16 : pair & 0xffffu) << 16;
     float x;
     memcpy(&x, &u, sizeof x);
     return x;
 }
 
-void cuda_emulated_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
+static uint32_t bits_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+static float bf16_to_f32(uint16_t half)
+{
+    return f32_of((uint32_t)half << 16);
+}
+
+static inline float f16_to_f32(uint16_t half)
+{
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16;
+    if ((half & 0x7c00) == 0x7c00)
+        return f32_of(sign | 0x7f800000u | (uint32_t)(half & 0x3ff) << 13);
+    return f32_of(sign | bits_of(f32_of((uint32_t)(half & 0x7fff) << 13) * 0x1p112f));
+}
+
+float cuda_emulated_f16_to_f32(uint16_t half)
+{
+    return f16_to_f32(half);
+}
+
+static uint32_t f16_of(float x)
+{
+    uint32_t u = bits_of(x), sign = u >> 16 & 0x8000u;
+    u &= 0x7fffffffu;
+    if (u > 0x7f800000u)
+        return 0x7fffu;
+    if (u >= 0x47800000u) /* 2^16 */
+        return sign | 0x7c00u;
+    if (u < 0x38800000u) /* below 2^-14: 0.5 has an ulp of 2^-24, so the sum rounds there */
+        return sign | (bits_of(f32_of(u) + 0.5f) - 0x3f000000u);
+    u += 0xfffu + (u >> 13 & 1u);
+    return sign | (u - (112u << 23)) >> 13;
+}
+
+uint32_t cuda_emulated_f16x2(float x, float y)
+{
+    return f16_of(x) | f16_of(y) << 16;
+}
+
+/* What a lane brings to a product: its registers' halves, widened. */
+struct fragments {
+    float a[4][2], b[2][2];
+};
+
+template <float (*widen)(uint16_t)>
+static void mma(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
     unsigned lane = cuda_emulation::here.lane;
+    struct fragments mine;
+    for (unsigned r = 0; r < 4; r++)
+        mine.a[r][0] = widen((uint16_t)a[r]), mine.a[r][1] = widen((uint16_t)(a[r] >> 16));
+    for (unsigned r = 0; r < 2; r++)
+        mine.b[r][0] = widen((uint16_t)b[r]), mine.b[r][1] = widen((uint16_t)(b[r] >> 16));
     cuda_emulation::run->kernel->products++;
     float x[2][16], y[2][16]; /* the rows of A and columns of B of this lane's results */
+    unsigned slot = cuda_emulation::meet(0xffffffffu, &mine, sizeof mine);
+    const cuda_emulation::fiber *warp =
+        &cuda_emulation::fibers[cuda_emulation::run->current / 32 * 32];
     /* A: register (k >= 8) * 2 + (row >= 8) of lane row%8*4 + k%8/2, half k%2: the rows lane/4
      * and lane/4 + 8 lie in the same four lanes. */
-    unsigned slot = cuda_emulation::meet(0xffffffffu, a, 16);
     for (unsigned q = 0; q < 4; q++) {
-        const uint32_t *from =
-            (const uint32_t *)cuda_emulation::lane_value(lane / 4 * 4 + q, slot);
+        const struct fragments *from =
+            (const struct fragments *)warp[lane / 4 * 4 + q].mine[slot];
         for (unsigned r = 0; r < 4; r++)
-            for (unsigned half = 0; half < 2; half++)
-                x[r % 2][r / 2 * 8 + q * 2 + half] = bf16_at(from[r], half);
+            memcpy(&x[r % 2][r / 2 * 8 + q * 2], from->a[r], sizeof from->a[r]);
     }
-    cuda_emulation::part(slot);
     /* B: register (k >= 8) of lane column*4 + k%8/2, half k%2. */
-    slot = cuda_emulation::meet(0xffffffffu, b, 8);
     for (unsigned c = 0; c < 2; c++)
         for (unsigned q = 0; q < 4; q++) {
-            const uint32_t *from =
-                (const uint32_t *)cuda_emulation::lane_value((lane % 4 * 2 + c) * 4 + q, slot);
+            const struct fragments *from =
+                (const struct fragments *)warp[(lane % 4 * 2 + c) * 4 + q].mine[slot];
             for (unsigned r = 0; r < 2; r++)
-                for (unsigned half = 0; half < 2; half++)
-                    y[c][r * 8 + q * 2 + half] = bf16_at(from[r], half);
+                memcpy(&y[c][r * 8 + q * 2], from->b[r], sizeof from->b[r]);
         }
     cuda_emulation::part(slot);
     for (unsigned i = 0; i < 4; i++) { /* row lane/4 + i/2*8, column lane%4*2 + i%2 */
@@ -426,4 +487,31 @@ void cuda_emulated_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]
             sum += x[i / 2][k] * y[i % 2][k];
         d[i] += sum;
     }
+}
+
+void cuda_emulated_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    mma<bf16_to_f32>(d, a, b);
+}
+
+void cuda_emulated_mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    mma<f16_to_f32>(d, a, b);
+}
+
+void cuda_emulated_ldmatrix(uint32_t r[4], const void *row, bool transposed)
+{
+    unsigned lane = cuda_emulation::here.lane;
+    cuda_emulation::check_matrix_row(row);
+    unsigned slot = cuda_emulation::meet(0xffffffffu, &row, sizeof row);
+    for (unsigned m = 0; m < 4; m++)
+        for (unsigned half = 0; half < 2; half++) {
+            unsigned from = lane / 4, at = lane % 4 * 2 + half;
+            const uint16_t *p;
+            memcpy(&p, cuda_emulation::lane_value(m * 8 + (transposed ? at : from), slot),
+                   sizeof p);
+            uint32_t value = p[transposed ? from : at];
+            r[m] = half ? r[m] | value << 16 : value;
+        }
+    cuda_emulation::part(slot);
 }

@@ -72,7 +72,7 @@ void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes,
             const std::function<void()> &body);
 void *shared_memory();
 void block_barrier();
-/* All lanes of mask meet, each with a value of at most 16 bytes. The value of a lane of mask is
+/* All lanes of mask meet, each with a value of at most 48 bytes. The value of a lane of mask is
  * at lane_value(lane, the result) until this lane calls part(), which it must. */
 unsigned meet(unsigned mask, const void *mine, size_t bytes);
 const void *lane_value(unsigned lane, unsigned slot);
@@ -80,7 +80,7 @@ void part(unsigned slot);
 
 template <typename T> static inline T value_of(unsigned mask, const T &mine, unsigned lane)
 {
-    static_assert(sizeof(T) <= 16, "an exchange carries 16 bytes");
+    static_assert(sizeof(T) <= 48, "an exchange carries 48 bytes");
     T value;
     unsigned slot = meet(mask, &mine, sizeof mine);
     memcpy(&value, lane_value(lane, slot), sizeof value);
@@ -213,6 +213,13 @@ template <typename T> static inline T __ldg(const T *p)
 /* D = A B + D, m16 n8 k16, bf16 in and f32 sums: the fragments of mma.sync.aligned.m16n8k16
  * (PTX ISA, "Matrix Fragments for mma.m16n8k16"). */
 void cuda_emulated_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]);
+void cuda_emulated_mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2]);
+/* ldmatrix.m8n8.x4.b16: lane l names row l % 8 of matrix l / 8 and gets values 2 (l % 4) and
+ * the next of row l / 4 of each, or, transposed, column l / 4 of these two rows. */
+void cuda_emulated_ldmatrix(uint32_t r[4], const void *row, bool transposed);
+/* cvt.rn.f16x2.f32 (x low) and cvt.f32.f16. */
+uint32_t cuda_emulated_f16x2(float x, float y);
+float cuda_emulated_f16_to_f32(uint16_t half);
 
 /* ---- runtime ------------------------------------------------------------------------------
  */
@@ -256,6 +263,10 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaGetLastError();
+enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemoryPerBlockOptin };
+/* Five multiprocessors, so that few blocks fill them; shared memory as on sm_90, or what
+ * AGENTD_EMULATED_SHARED_BYTES says. */
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
 namespace cuda_emulation
 {
 /* Before a launch: aborts where the stream is of another device than the thread's. */

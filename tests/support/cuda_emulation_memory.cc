@@ -93,6 +93,16 @@ cudaError_t cudaGetDeviceCount(int *n)
     return cudaSuccess;
 }
 
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
+{
+    (void)device;
+    const char *shared = getenv("AGENTD_EMULATED_SHARED_BYTES");
+    *value = attribute == cudaDevAttrMultiProcessorCount ? 5
+             : shared                                    ? (int)strtol(shared, NULL, 10)
+                                                         : 227 * 1024;
+    return cudaSuccess;
+}
+
 cudaError_t cudaSetDevice(int device)
 {
     int n = 0;
