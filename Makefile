@@ -52,7 +52,7 @@ LDFLAGS += $(SAN_$(VARIANT)) -pthread
 
 ISA__avx2       := -mavx2 -mfma -mf16c
 ISA__avx512     := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
-ISA__avx512bf16 := $(ISA__avx512) -mavx512bf16
+ISA__avx512bf16 := $(ISA__avx512) -mavx512bf16 -mavx512vnni
 isa = $(foreach s,_avx2 _avx512 _avx512bf16,$(if $(filter %$(s),$(1)),$(ISA_$(s))))
 
 SRC       := $(filter-out %/.c,$(foreach d,$(PRODUCT),$(wildcard $(d)/*.c)))

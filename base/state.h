@@ -35,7 +35,7 @@ struct plane_spec {
 struct state_layout {
     uint8_t fingerprint[STATE_KEY_BYTES]; /* weights, config, token map, planes, tie rule,
                                              precision */
-    char numerics[STATE_CLASS_BYTES];     /* numerics class with revision, "cpu-avx512bf16/2" */
+    char numerics[STATE_CLASS_BYTES];     /* numerics class with revision, "cpu-avx512bf16/3" */
     uint32_t n_planes;
     struct plane_spec planes[STATE_MAX_PLANES];
     uint64_t tip_bytes;     /* exact size of a tip, 0 if the model has none */

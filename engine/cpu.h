@@ -4,7 +4,7 @@
 
 #include "base/err.h"
 
-/* Class and revision: "cpu-avx512bf16/2", ... "cpu-portable/2"; a static string. ERR_NOMEM. */
+/* Class and revision: "cpu-avx512bf16/3", ... "cpu-portable/2"; a static string. ERR_NOMEM. */
 NODISCARD enum err cpu_numerics(const char **out, struct error *e);
 
 #endif

@@ -20,7 +20,8 @@ static bool machine_has(const struct k_isa *isa)
     if (isa == &k_isa_avx512)
         return avx512;
     if (isa == &k_isa_avx512bf16 || isa == &k_isa_fma_avx512bf16)
-        return avx512 && __builtin_cpu_supports("avx512bf16");
+        return avx512 && __builtin_cpu_supports("avx512bf16") &&
+               __builtin_cpu_supports("avx512vnni");
     return true;
 }
 

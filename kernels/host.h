@@ -28,6 +28,7 @@ enum k_slot {
     K_SLOT_INDEX_SCORE,
     K_SLOT_INDEX_BEST,
     K_SLOT_INDEX_QUERY,
+    K_SLOT_INDEX_CODES,
     K_SLOT_INDEX_LIST,
     K_SLOT_OP, /* attention, index, hc, engram: once or per thread */
     K_N_SLOTS

@@ -10,6 +10,17 @@
 
 #define GROUP_QUERIES 32
 
+/* A tile of keys as values, and in both forms. */
+static size_t column_bytes(uint32_t d)
+{
+    return (size_t)d * K_COLUMNS * sizeof(float);
+}
+
+static size_t key_bytes(uint32_t d)
+{
+    return column_bytes(d) + (size_t)(d / 4 + d / 32) * K_COLUMNS * sizeof(uint32_t);
+}
+
 /* Values of each array of a k_best, so that the next one begins on a cache line. */
 static size_t best_values(uint32_t k)
 {
@@ -20,6 +31,13 @@ struct query {
     size_t n;     /* rows that it may choose from: the first n, or its list */
     bool trivial; /* everything is chosen anyway: no scores are needed */
     bool has_list, wants_blocks;
+    bool is_coded; /* its rows of q are codes, too */
+};
+
+/* A tile of keys side by side, as values and as codes: each is made when a query wants it. */
+struct keys {
+    void *columns, *codes;
+    bool has_columns, has_codes;
 };
 
 struct index_job {
@@ -28,13 +46,15 @@ struct index_job {
     size_t query0, n_query; /* the group */
     size_t unit;            /* tiles of an item: whole blocks */
     struct query *query;
+    uint8_t *codes; /* [n_query][n_head] rows of query_codes; NULL: products of values only */
+    size_t code_bytes;
     int32_t *list; /* [n_query][list_max] with blocks_in */
     size_t list_max;
     struct k_best *best; /* [n_parts][GROUP_QUERIES] */
     size_t n_parts;
     float *block_score; /* [n_query][n_block] with blocks_out */
     size_t n_block;
-    uint8_t *scratch; /* of a thread: two tiles of keys, scores, dot products */
+    uint8_t *scratch; /* of a thread: two tiles of keys in both forms, scores, dot products */
     size_t stride;
     int32_t *rank; /* of a thread: for best_cut */
     size_t rank_stride;
@@ -56,6 +76,16 @@ static bool all_rows(const struct k_index *a, size_t i)
     return !n || (n <= a->n_blocks && a->blocks_in[i * a->n_blocks + n - 1] == (int32_t)n - 1);
 }
 
+static bool make_codes(const struct index_job *job, size_t q)
+{
+    const struct k_index *a = job->a;
+    for (size_t h = 0, row = q * a->n_head; h < a->n_head && job->codes; h++, row++)
+        if (!job->isa->query_codes(a->q + (job->query0 * a->n_head + row) * a->d, a->d,
+                                   job->codes + row * job->code_bytes))
+            return false;
+    return job->codes;
+}
+
 static void begin_query(const struct index_job *job, size_t q)
 {
     const struct k_index *a = job->a;
@@ -66,6 +96,7 @@ static void begin_query(const struct index_job *job, size_t q)
                                : k_index_visible(a, i);
     query->wants_blocks = a->blocks_out && visible_blocks(a, i) > a->n_blocks;
     query->trivial = !a->score && !query->wants_blocks && (query->n <= a->top_k || !a->sel);
+    query->is_coded = !query->trivial && make_codes(job, q);
     for (size_t b = 0; b < job->n_block; b++)
         job->block_score[q * job->n_block + b] = -INFINITY;
     for (size_t row = 0; a->score && row < a->n_row; row++)
@@ -79,34 +110,50 @@ static void begin_queries(void *arg, size_t first, size_t last, uint32_t thread)
         begin_query(arg, q);
 }
 
-/* Puts n rows side by side: from row0 on, or those of a list. */
-static void decode_tile(const struct index_job *job, size_t row0, const int32_t *list, size_t n,
-                        float *columns)
-{
-    const struct k_index *a = job->a;
-    size_t bytes = k_row_bytes(a->format, a->d);
-    const uint8_t *row[K_COLUMNS];
-    for (size_t r = 0; r < n; r++)
-        row[r] = (const uint8_t *)a->keys + (list ? (size_t)list[r] : row0 + r) * bytes;
-    job->isa->decode_columns(a->format, row, n, a->d, columns);
-}
-
 static size_t tile_rows(size_t n, size_t row0)
 {
     return n - row0 < K_COLUMNS ? n - row0 : K_COLUMNS;
 }
 
-/* dots[r] <- rows [r, r + n) of q, of which there are n_head a query, times a tile. */
-static void multiply(const struct index_job *job, size_t row, size_t n, const float *columns,
+/* n rows side by side as the query wants them: from row0 on, or those of a list. */
+static const void *keys_for(const struct index_job *job, const struct query *query, size_t row0,
+                            const int32_t *list, size_t n, struct keys *keys)
+{
+    const struct k_index *a = job->a;
+    size_t bytes = k_row_bytes(a->format, a->d);
+    const uint8_t *row[K_COLUMNS];
+    if (query->is_coded ? keys->has_codes : keys->has_columns)
+        return query->is_coded ? keys->codes : keys->columns;
+    for (size_t r = 0; r < n; r++)
+        row[r] = (const uint8_t *)a->keys + (list ? (size_t)list[r] : row0 + r) * bytes;
+    if (query->is_coded) {
+        keys->has_codes = true;
+        job->isa->key_codes(row, n, a->d, keys->codes);
+        return keys->codes;
+    }
+    keys->has_columns = true;
+    job->isa->decode_columns(a->format, row, n, a->d, keys->columns);
+    return keys->columns;
+}
+
+/* dots[r] <- row r of the n_queries from query q on, times a tile of keys. */
+static void multiply(const struct index_job *job, size_t q, size_t n_queries, const void *tile,
                      float *dots)
 {
     const struct k_index *a = job->a;
-    const void *q[K_TILE_M_MAX];
+    bool is_coded = job->query[q].is_coded;
+    size_t row = q * a->n_head, n = n_queries * a->n_head;
+    const void *x[K_TILE_M_MAX];
     for (size_t at = 0, m; at < n; at += m) {
         m = n - at < job->isa->tile_m ? n - at : job->isa->tile_m;
         for (size_t j = 0; j < m; j++)
-            q[j] = a->q + (row + at + j) * a->d;
-        job->isa->dot_columns(q, m, columns, a->d, dots + at * K_COLUMNS, K_COLUMNS);
+            x[j] = is_coded ? (const void *)(job->codes + (row + at + j) * job->code_bytes)
+                            : a->q + (job->query0 * a->n_head + row + at + j) * a->d;
+        float *y = dots + at * K_COLUMNS;
+        if (is_coded)
+            job->isa->dot_key_codes(x, m, tile, a->d, y, K_COLUMNS);
+        else
+            job->isa->dot_columns(x, m, tile, a->d, y, K_COLUMNS);
     }
 }
 
@@ -133,37 +180,38 @@ static void take_scores(const struct index_job *job, size_t q, size_t row0, size
  * ones see more rows. */
 static size_t together(const struct index_job *job, size_t q)
 {
+    const struct query *query = &job->query[q];
     size_t most = job->isa->tile_m / job->a->n_head, n = 1;
-    while (n < most && q + n < job->n_query && !job->query[q + n].has_list &&
-           !job->query[q + n].trivial)
+    while (n < most && q + n < job->n_query && !query[n].has_list && !query[n].trivial &&
+           query[n].is_coded == query->is_coded)
         n++;
     return n;
 }
 
 /* One tile of rows, for every query of the group. */
 static void score_tile(const struct index_job *job, size_t row0, struct k_best *best,
-                       float *columns)
+                       uint8_t *scratch)
 {
     const struct k_index *a = job->a;
-    float *own = columns + K_COLUMNS * a->d, *score = own + K_COLUMNS * a->d;
-    float *dots = score + K_COLUMNS;
-    bool decoded = false;
+    struct keys all = {.columns = scratch, .codes = scratch + column_bytes(a->d)};
+    struct keys own = {.columns = scratch + key_bytes(a->d)};
+    own.codes = (uint8_t *)own.columns + column_bytes(a->d);
+    float *score = (float *)(void *)(scratch + 2 * key_bytes(a->d)), *dots = score + K_COLUMNS;
     for (size_t q = 0, n; q < job->n_query; q += n) {
         const struct query *query = &job->query[q];
+        const void *tile;
         n = 1;
         if (row0 >= query->n || query->trivial)
             continue;
         if (query->has_list) {
-            decode_tile(job, 0, job->list + q * job->list_max + row0, tile_rows(query->n, row0),
-                        own);
+            own.has_columns = own.has_codes = false;
+            tile = keys_for(job, query, 0, job->list + q * job->list_max + row0,
+                            tile_rows(query->n, row0), &own);
         } else {
-            if (!decoded)
-                decode_tile(job, row0, NULL, tile_rows(a->n_row, row0), columns);
-            decoded = true;
+            tile = keys_for(job, query, row0, NULL, tile_rows(a->n_row, row0), &all);
             n = together(job, q);
         }
-        multiply(job, (job->query0 + q) * a->n_head, n * a->n_head,
-                 query->has_list ? own : columns, dots);
+        multiply(job, q, n, tile, dots);
         for (size_t j = 0; j < n; j++)
             take_scores(job, q + j, row0, tile_rows(query[j].n, row0),
                         dots + j * a->n_head * K_COLUMNS, score, &best[q + j]);
@@ -176,7 +224,7 @@ static void score_tiles(void *arg, size_t first, size_t last, uint32_t thread)
     const struct index_job *job = arg;
     for (size_t tile = first * job->unit; tile < last * job->unit; tile++)
         score_tile(job, tile * K_COLUMNS, job->best + thread * GROUP_QUERIES,
-                   (float *)(void *)(job->scratch + thread * job->stride));
+                   job->scratch + thread * job->stride);
 }
 
 /* ---- the choice ---------------------------------------------------------------------------
@@ -319,8 +367,13 @@ void k_index_cpu(struct kernels *k, const struct k_index *a)
     job.unit = a->blocks_out && K_COLUMNS % a->block_rows ? a->block_rows : 1;
     job.n_block = a->blocks_out ? (size_t)a->n_row / a->block_rows + 1 : 0;
     job.scratch = k_scratch_threads(
-        k, K_SLOT_OP, K_COLUMNS * (2 * (size_t)a->d + 1 + heads) * sizeof(float), &job.stride);
+        k, K_SLOT_OP, 2 * key_bytes(a->d) + K_COLUMNS * (1 + heads) * sizeof(float),
+        &job.stride);
     job.query = k_scratch(k, K_SLOT_INDEX_QUERY, group * sizeof *job.query);
+    if (job.isa->query_codes && a->format == K_ROW_FP4_32) {
+        job.code_bytes = (a->d / 4 + a->d / 16) * sizeof(uint32_t);
+        job.codes = k_scratch(k, K_SLOT_INDEX_CODES, group * a->n_head * job.code_bytes);
+    }
     if (a->blocks_in) {
         job.list_max = (size_t)a->n_blocks * a->block_rows;
         job.list_max = job.list_max < a->n_row ? job.list_max : (size_t)a->n_row;

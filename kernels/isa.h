@@ -63,6 +63,15 @@ struct k_isa {
     /* y[i*ldy + r] = sum_k q_i[k] columns[k][r], in order of k; i < m <= tile_m */
     void (*dot_columns)(const void *const *q, size_t m, const float *columns, size_t d,
                         float *y, size_t ldy);
+    /* The same from codes, for rows of K_ROW_FP4_32: bytes of row d / 4 words, then two words
+     * for each 32. NULL: the machine cannot. query_codes, of a row of q: false where a group of
+     * 32 values has no step that divides them, as values on the FP4 grid have; key_codes: a
+     * tile of K_COLUMNS times (d / 4 + d / 32) words. dot_key_codes rounds once for each 32
+     * values. */
+    bool (*query_codes)(const float *q, uint32_t d, void *row);
+    void (*key_codes)(const uint8_t *const *row, size_t n, uint32_t d, void *tile);
+    void (*dot_key_codes)(const void *const *q, size_t m, const void *tile, uint32_t d,
+                          float *y, size_t ldy);
     /* score[r] = sum_h max(s[h*lds + r], 0) w[h], in order of h, with k_index's roundings */
     void (*index_sum)(const float *s, size_t lds, const float *w, size_t n_head, size_t n,
                       enum k_round round, float *score);

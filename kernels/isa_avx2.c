@@ -34,4 +34,5 @@ INLINE vh vu_narrow16(vu u)
 
 #include "kernels/isa_rows.h"
 
-const struct k_isa k_isa_avx2 = ISA_TABLE("avx2", "cpu-avx2/2", NULL, NULL, NULL, 0);
+const struct k_isa k_isa_avx2 =
+    ISA_TABLE("avx2", "cpu-avx2/2", NULL, NULL, NULL, 0, .query_codes = NULL);

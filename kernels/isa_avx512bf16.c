@@ -54,6 +54,7 @@ INLINE void leave(vf acc[][K_TILE_N], size_t m, size_t n, unsigned mode)
 }
 
 #include "kernels/isa_bf16.h"
+#include "kernels/isa_vnni.h"
 
 #define ROW_BYTES 2
 static void to_rows(const float *x, size_t n, void *y)
@@ -65,5 +66,6 @@ static void to_rows(const float *x, size_t n, void *y)
     }
 }
 
-const struct k_isa k_isa_avx512bf16 =
-    ISA_TABLE("avx512bf16-dot", "cpu-avx512bf16/2", dot_bf16, dot_codes, to_rows, ROW_BYTES);
+const struct k_isa k_isa_avx512bf16 = ISA_TABLE(
+    "avx512bf16-dot", "cpu-avx512bf16/3", dot_bf16, dot_codes, to_rows, ROW_BYTES,
+    .query_codes = query_codes, .key_codes = key_codes, .dot_key_codes = dot_key_codes);

@@ -38,4 +38,4 @@ INLINE vh vu_narrow16(vu u)
 #include "kernels/isa_rows.h"
 
 const struct k_isa k_isa_portable =
-    ISA_TABLE("portable", "cpu-portable/2", NULL, NULL, NULL, 0);
+    ISA_TABLE("portable", "cpu-portable/2", NULL, NULL, NULL, 0, .query_codes = NULL);

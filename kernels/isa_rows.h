@@ -426,7 +426,7 @@ static void decode(enum k_format format, const uint8_t *row, uint32_t d, float *
     }
 }
 
-#define ISA_TABLE(isa_name, class_name, bf16_dot, codes_dot, rows, bytes)                      \
+#define ISA_TABLE(isa_name, class_name, bf16_dot, codes_dot, rows, bytes, ...)                 \
     {                                                                                          \
         .name = isa_name, .numerics = class_name, .tile_m = TILE_M, .dot_f32 = dot_f32,        \
         .dot_f32_bf16 = dot_f32_bf16, .dot_bf16 = bf16_dot, .dot_codes = codes_dot,            \
@@ -435,5 +435,5 @@ static void decode(enum k_format format, const uint8_t *row, uint32_t d, float *
         .block_max = block_max, .best_add = best_add, .best_cut = best_cut, .swiglu = swiglu,  \
         .to_rows = rows, .row_bytes = bytes, .round_bf16 = round_bf16, .expand = expand,       \
         .decode = decode, .rmsnorm = rmsnorm, .collapse = collapse, .update = update,          \
-        .engram_gate = engram_gate                                                             \
+        .engram_gate = engram_gate, __VA_ARGS__                                                \
     }

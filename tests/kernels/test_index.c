@@ -30,6 +30,12 @@ static struct world world_new(size_t n, uint32_t n_head, uint32_t d, uint32_t ra
         k_encode_row(format, w.key + r * d, d, w.keys + r * bytes);
         k_decode_row(format, w.keys + r * bytes, d, w.key + r * d);
     }
+    /* Queries are on the grid of keys, as those of the model; one in three is not. */
+    for (size_t i = 0; grid && i < n * n_head; i++)
+        if (i / n_head % 3 != 1) {
+            k_encode_row(format, w.q + i * d, d, w.keys + w.n_row * bytes);
+            k_decode_row(format, w.keys + w.n_row * bytes, d, w.q + i * d);
+        }
     w.a = (struct k_index){.q = w.q,
                            .w = w.w,
                            .keys = w.keys,
@@ -326,6 +332,65 @@ static void test_top_k_like_sorting(void **state)
             }
 }
 
+/* Products of codes: exact for one group of 32, with zeros, negative zeros and the largest
+ * values; a key whose scale is no number has no score; a row of q off the grid is refused. */
+static void check_codes(const struct k_isa *isa, uint32_t d)
+{
+    enum { M = 3, N = 61 };
+    struct world w = world_new(N, M, d, 1, 1, true);
+    size_t bytes = k_row_bytes(K_ROW_FP4_32, d), words = d / 4 + d / 32;
+    float y[M * K_COLUMNS];
+    uint32_t *tile = calloc(words * K_COLUMNS, sizeof *tile);
+    uint8_t *codes = calloc(M, d + d / 4);
+    const uint8_t *row[N];
+    const void *q[M];
+    memset(w.q + d, 0, d * sizeof(float));
+    for (uint32_t j = 0; j < d; j++)
+        w.q[j] = j % 2 ? 6 : -0.0f;
+    memset(w.keys, 0xff, d / 2); /* -6 */
+    memset(w.keys + bytes, 0x88, d / 2);
+    w.keys[3 * bytes - 1] = 0xff;
+    for (size_t i = 0; i < M; i++) {
+        q[i] = codes + i * (d + d / 4);
+        assert_true(isa->query_codes(w.q + i * d, d, codes + i * (d + d / 4)));
+    }
+    for (size_t r = 0; r < N; r++)
+        row[r] = w.keys + r * bytes;
+    isa->key_codes(row, N, d, tile);
+    isa->dot_key_codes(q, M, tile, d, y, K_COLUMNS);
+    for (size_t r = 0; r < N; r++) {
+        float key[128];
+        k_decode_row(K_ROW_FP4_32, row[r], d, key);
+        for (size_t i = 0; i < M; i++) {
+            double want = 0, size = 0;
+            for (uint32_t j = 0; j < d; j++) {
+                want += (double)w.q[i * d + j] * (double)key[j];
+                size += fabs((double)w.q[i * d + j] * (double)key[j]);
+            }
+            double off = fabs((double)y[i * K_COLUMNS + r] - want);
+            assert_true(r == 2 ? isnan(y[i * K_COLUMNS + r])
+                               : off <= (d == 32 ? 0 : size * 0x1p-23));
+        }
+    }
+    w.q[d - 1] = 1.0f / 3;
+    assert_false(isa->query_codes(w.q, d, codes));
+    w.q[d - 1] = NAN;
+    assert_false(isa->query_codes(w.q, d, codes));
+    free(tile), free(codes);
+    world_free(&w);
+}
+
+static void test_codes(void **state)
+{
+    (void)state;
+    for (size_t b = 1; b < n_backends; b++)
+        if (!strncmp(backends[b].numerics, "cpu-avx512bf16", 14)) {
+            check_codes(backends[b].ctx->isa, 32);
+            check_codes(backends[b].ctx->isa, 64);
+            check_codes(backends[b].ctx->isa, 128);
+        }
+}
+
 /* A stream of scores in pieces of all sizes, as each instruction set keeps the best of it. */
 static void check_best(const struct k_isa *isa, const float *score, size_t n, uint32_t k,
                        bool by_list)
@@ -438,6 +503,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_selection),
                                        cmocka_unit_test(test_odd_codes),
+                                       cmocka_unit_test(test_codes),
                                        cmocka_unit_test(test_no_rows),
                                        cmocka_unit_test(test_top_k),
                                        cmocka_unit_test(test_top_k_like_sorting),

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "base/pool.h"
+#include "kernels/host.h"
 #include "kernels/kernels.h"
 #include "kernels/philox.h"
 
@@ -222,9 +223,14 @@ static void bench_index(size_t n, uint64_t n_row, uint32_t n_head, uint32_t d,
 {
     size_t bytes = k_row_bytes(K_ROW_FP4_32, d);
     uint8_t *keys = calloc(n_row, bytes);
+    float *q = floats(n * n_head * d);
+    for (size_t i = 0; i < n * n_head; i++) { /* on their grid, as the model has them */
+        k_encode_row(K_ROW_FP4_32, q + i * d, d, keys);
+        k_decode_row(K_ROW_FP4_32, keys, d, q + i * d);
+    }
     for (uint64_t i = 0; i < n_row * bytes; i++)
         keys[i] = i % bytes < d / 2 ? (uint8_t)(i * 2654435761u >> 11) : 127;
-    struct k_index a = {.q = floats(n * n_head * d),
+    struct k_index a = {.q = q,
                         .w = floats(n * n_head),
                         .keys = keys,
                         .format = K_ROW_FP4_32,
