@@ -6,7 +6,8 @@
 # Groups, in this order when none is named:
 #   ceilings  kernels  parts  real-1  real-2  v4mini  mini-40  company  growth  ced  store  resume
 #   ingest  repeat  daemon
-# Only when named: million, a million tokens through mini-40 (up to an hour).
+# Only when named: million, a million tokens through mini-40 (up to an hour); growth-1m, decode
+#   there beside decode at 1,024 tokens (minutes).
 #
 # Each figure that has a ceiling is measured in turns with it; what is reported is the median of at
 # least five. A limit is that of docs/performance.md, printed with "ok" or "below".
@@ -16,7 +17,10 @@
 #   BENCH_MODELS=DIR  where checkpoints of tests/configs are made once and kept (build/bench);
 #                     real-1 takes 7.7 GB, real-2 15 GB
 #   LONGEST=N         tokens that growth goes to (65536)
-#   TOKENS=N  KV_RESIDENT=BYTES         of million (1048576, 16M)
+#   FROM=FILE         of growth-1m: the state that million left (KEEP=1); without it the rows of
+#                     16,384 tokens are repeated
+#   TOKENS=N  KV_RESIDENT=BYTES         of million (1048576, 16M); KEEP=1: leaves its state
+#                     in build/bench/million.state
 #   LLAMA_BENCH=PATH    llama.cpp's bench: measured in turns with v4mini, and its growth
 #   LLAMA_SERVER=PATH   llama.cpp's server: its slot restore, in turns with resume
 #   AGENTD_PYTHON=PATH  a Python with the package gguf, which makes their models (python3)
@@ -159,16 +163,25 @@ run() {
         speed -m "$(model v4mini)" --name "v4mini growth" growth
         speed -m "$(model mini-40)" --name "mini-40 growth" --longest "${LONGEST:-65536}" growth
         if [ -n "${LLAMA_BENCH:-}" ]; then llama_growth; fi ;;
+    growth-1m)
+        if [ -n "${FROM:-}" ]; then
+            speed -m "$(model mini-40)" --name "mini-40 growth" --from "$FROM" \
+                --longest "${LONGEST:-1048448}" growth
+        else
+            speed -m "$(model mini-40)" --name "mini-40 growth" --repeat 16384 \
+                --longest "${LONGEST:-1040384}" growth
+        fi ;;
     ced) speed -m "$(model mini-40)" --name mini-40 ced ;;
     million)
         build/tests/bench_million -m "$(model mini-40)" --dir build/bench --threads "$threads" \
-            --tokens "${TOKENS:-1048576}" --kv-resident "${KV_RESIDENT:-16M}" | tee -a "$out" ;;
+            --tokens "${TOKENS:-1048576}" --kv-resident "${KV_RESIDENT:-16M}" \
+            ${KEEP:+--keep} | tee -a "$out" ;;
     store) store; store --appends 100 ;;
     resume) resume ;;
     ingest) one ingest "8,000 tokens, demo" "ingested after" build/tests/bench_ingest "$(model demo)" ;;
     repeat) build/tests/bench_repeat -m "$(model geom)" --reps "$reps" | tee -a "$out" ;;
     daemon) one daemon "a stalled reader" "without it" build/tests/bench_readers ;;
-    *) say "no group is called \"$1\"; there are: $all million"; exit 2 ;;
+    *) say "no group is called \"$1\"; there are: $all million growth-1m"; exit 2 ;;
     esac
 }
 

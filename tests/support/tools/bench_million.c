@@ -1,10 +1,11 @@
-/* bench_million -m MODEL [--tokens N] [--kv-resident B]: a sequence taken to N tokens (default
- * 1,048,576), killed, resumed exact and deep, and going on to the end. One JSON line a
+/* bench_million -m MODEL [--tokens N] [--kv-resident B] [--keep]: a sequence taken to N tokens
+ * (default 1,048,576), killed, resumed exact and deep, and going on to the end. One JSON line a
  * milestone; exit code 1 when a resumed sequence draws other tokens than the one that was
  * killed.
  *
  * The sequence lives in a child that writes its planes and tip to a file in --dir, 128 tokens
  * before the end, and draws tokens until it is killed half way. Each resume is a new process.
+ * --keep leaves that file, DIR/million.state, for `bench_speed --from`.
  */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -21,6 +22,7 @@
 #include "engine/config.h"
 #include "engine/engine.h"
 #include "tests/support/bench.h"
+#include "tests/support/long_state.h"
 
 #define SEGMENT 8192
 #define TAIL 128      /* tokens drawn behind the saved state */
@@ -30,6 +32,7 @@
 struct million {
     const char *model, *dir;
     int64_t tokens, threads, kv_resident;
+    bool keep;
     struct config config;
     struct engine *engine;
     char path[4096];
@@ -43,6 +46,7 @@ static const struct option table[] = {
     {"threads", 0, OPTION_INT, AT(threads), "N", 0, 256, .help = "threads (default: all)"},
     {"kv-resident", 0, OPTION_BYTES, AT(kv_resident), "BYTES", 0, INT64_MAX,
      .help = "memory for main KV rows (default: all of them)"},
+    {"keep", 0, OPTION_FLAG, AT(keep), .help = "leave the saved state in DIR/million.state"},
 };
 static const struct command command = {"bench_million",
                                        "",
@@ -62,11 +66,6 @@ static double peak_mb(void)
     struct rusage u;
     getrusage(RUSAGE_SELF, &u);
     return (double)u.ru_maxrss / 1024;
-}
-
-static uint32_t id_at(uint64_t position)
-{
-    return 3 + (uint32_t)((position * 2654435761u) >> 12) % 250; /* ordinary bytes */
 }
 
 static void put(int fd, const void *p, size_t n)
@@ -137,7 +136,7 @@ static double feed(struct million *b, struct seq *s, size_t n)
     uint32_t ids[SEGMENT];
     struct error e;
     for (size_t i = 0; i < n; i++)
-        ids[i] = id_at(seq_position(s) + i);
+        ids[i] = long_state_id(seq_position(s) + i);
     double start = now();
     if (seq_input(s, ids, n, PREFILL_CED, &e))
         bench_fail("%s", e.msg);
@@ -229,7 +228,7 @@ static uint64_t rebuild(struct million *b, struct seq *s, const struct seq_diges
     if (!ids || !segments)
         bench_fail("no memory for a tape of %" PRIu64 " tokens", n);
     for (uint64_t i = 0; i < n; i++)
-        ids[i] = id_at(i);
+        ids[i] = long_state_id(i);
     for (size_t i = 0; i < n_segments; i++) {
         uint64_t at = (uint64_t)i * SEGMENT;
         segments[i] = (struct segment){at, n - at < SEGMENT ? n - at : SEGMENT, SEGMENT_INPUT,
@@ -317,7 +316,8 @@ int main(int argc, char **argv)
     in_child(&b, true, RESUME_EXACT, before, KILL_AFTER);
     in_child(&b, false, RESUME_EXACT, exact, TAIL);
     in_child(&b, false, RESUME_DEEP, deep, TAIL);
-    unlink(b.path);
+    if (!b.keep)
+        unlink(b.path);
     bool same = !memcmp(before, exact, sizeof(before)) && !memcmp(exact, deep, sizeof(exact));
     printf("{\"group\": \"million\", \"name\": \"same tokens after a kill, exact and deep\", "
            "\"value\": %d, \"unit\": \"\", \"ok\": %s}\n",

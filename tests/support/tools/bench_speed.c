@@ -23,12 +23,13 @@
 #include "kernels/philox.h"
 #include "tests/support/bench.h"
 #include "tests/support/ceilings.h"
+#include "tests/support/long_state.h"
 
 #define MAX_REPS 64
 
 struct options_of_bench {
-    const char *model, *name, *dir, *isa;
-    int64_t threads, reps, prompt, run, longest, chunk;
+    const char *model, *name, *dir, *isa, *from;
+    int64_t threads, reps, prompt, run, longest, repeat, chunk;
 };
 
 struct bench {
@@ -50,6 +51,10 @@ static const struct option table[] = {
     {"run", 0, OPTION_INT, AT(run), "N", 1, 4096, .help = "tokens to decode (default 32)"},
     {"longest", 0, OPTION_INT, AT(longest), "N", 1, 1 << 20,
      .help = "growth: long context (default 4096)"},
+    {"repeat", 0, OPTION_INT, AT(repeat), "N", 2, 1 << 20,
+     .help = "growth: the rows of N tokens again and again, instead of prefilling all"},
+    {"from", 0, OPTION_STRING, AT(from), "FILE",
+     .help = "growth: a state of --longest tokens that bench_million --keep left"},
     {"chunk", 0, OPTION_INT, AT(chunk), "N", 0, 1 << 16,
      .help = "tokens of one step (default: the engine's)"},
 };
@@ -417,9 +422,36 @@ static void count_work(struct model *m, const char *dir)
     inventory_fini(&v);
 }
 
+/* The indexer's part in a time: the op's callers wait for it, so a clock around it is enough.
+ */
+static struct {
+    const struct bench *bench;
+    void (*index)(struct kernels *k, const struct k_index *a);
+    double seconds; /* since a measurement set it to 0 */
+} scan;
+
+static void timed_index(struct kernels *k, const struct k_index *a)
+{
+    double start = now(scan.bench);
+    scan.index(k, a);
+    scan.seconds += now(scan.bench) - start;
+}
+
+static enum err open_timed(struct kernels *k, struct pool *pool, struct error *e)
+{
+    enum err rc = kernels_cpu(k, scan.bench->o.isa, pool, e);
+    if (rc)
+        return rc;
+    scan.index = k->index;
+    k->index = timed_index;
+    return OK;
+}
+
 static void open_model(struct bench *b, struct model *m)
 {
-    const struct engine_options o = {.n_threads = (uint32_t)b->o.threads,
+    scan.bench = b;
+    const struct engine_options o = {.open_kernels = open_timed,
+                                     .n_threads = (uint32_t)b->o.threads,
                                      .chunk_tokens = (uint32_t)b->o.chunk,
                                      .isa = b->o.isa,
                                      .no_weight_digest = true};
@@ -545,47 +577,112 @@ static void group_company(struct bench *b)
 #define SHORT 512
 #define FILL 4096 /* tokens of a segment on the way to the long context */
 
-static void group_growth(struct bench *b)
+static struct seq *long_seq(struct bench *b, struct model *m)
 {
-    static struct model m;
-    double prefill[MAX_REPS], step[MAX_REPS], rate_short[MAX_REPS], rate_long[MAX_REPS];
-    size_t longest = (size_t)b->o.longest, n = (size_t)b->o.run;
-    char name[64];
-    open_model(b, &m);
-    struct seq *s = new_seq(&m);
+    uint64_t longest = (uint64_t)b->o.longest;
+    if (b->o.from)
+        return long_state_read(m->engine, b->o.from, longest);
+    if (b->o.repeat)
+        return long_state_repeat(m->engine, (uint64_t)b->o.repeat, longest);
+    struct seq *s = new_seq(m);
     while (seq_position(s) < longest) {
-        size_t left = longest - (size_t)seq_position(s);
-        feed(b, &m, s, left < FILL ? left : FILL, PREFILL_CED);
+        uint64_t left = longest - seq_position(s);
+        feed(b, m, s, left < FILL ? left : FILL, PREFILL_CED);
     }
+    return s;
+}
+
+/* Seconds of n tokens, and of the indexer in them. */
+struct step_time {
+    double all, scan;
+};
+
+static struct step_time decode_apart(struct bench *b, struct model *m, struct seq *s, size_t n)
+{
+    scan.seconds = 0;
+    double all = decode(b, m, s, n);
+    return (struct step_time){all, scan.seconds};
+}
+
+static void decode_figure(const struct bench *b, const char *what, const char *unit,
+                          double *ratio, double limit)
+{
+    char name[64];
+    double r = median(ratio, b->n_reps);
+    snprintf(name, sizeof(name), "decode at %" PRId64 ", %s", b->o.longest, what);
+    figure_print(&(struct figure){.group = b->o.name,
+                                  .name = name,
+                                  .unit = unit,
+                                  .against = "at 1024",
+                                  .value = r,
+                                  .ratio = r,
+                                  .limit = limit});
+}
+
+/* Decode at the long context against decode at 1,024 tokens, whole and without the indexer,
+ * whose work grows with the context as nothing else does. */
+static void growth_decode(struct bench *b, struct model *m, struct seq *s, size_t n)
+{
+    double all[MAX_REPS], apart[MAX_REPS], ms[MAX_REPS], scan_ms[MAX_REPS];
     for (size_t i = 0; i < b->n_reps; i++) {
-        struct seq *fresh = new_seq(&m);
-        double first = feed(b, &m, fresh, SHORT, PREFILL_CED);
-        double fast = decode(b, &m, fresh, n);
-        double later = feed(b, &m, s, SHORT, PREFILL_CED);
-        double slow = decode(b, &m, s, n);
+        struct seq *fresh = new_seq(m);
+        feed(b, m, fresh, 1024, PREFILL_CED);
+        struct step_time fast = decode_apart(b, m, fresh, n), slow = decode_apart(b, m, s, n);
         seq_free(fresh);
-        rate_short[i] = SHORT / first, rate_long[i] = SHORT / later;
-        prefill[i] = first / later, step[i] = slow / fast;
+        all[i] = slow.all / fast.all;
+        apart[i] = (slow.all - slow.scan) / (fast.all - fast.scan);
+        ms[i] = slow.all * 1e3 / (double)n, scan_ms[i] = slow.scan * 1e3 / (double)n;
     }
-    snprintf(name, sizeof(name), "prefill %d at %zu", SHORT, longest);
+    figure_print(&(struct figure){.group = b->o.name,
+                                  .name = "decode there, a token",
+                                  .unit = "ms",
+                                  .against = "",
+                                  .value = median(ms, b->n_reps)});
+    figure_print(&(struct figure){.group = b->o.name,
+                                  .name = "of it the indexer",
+                                  .unit = "ms",
+                                  .against = "",
+                                  .value = median(scan_ms, b->n_reps)});
+    decode_figure(b, "whole", "x time", all, 0);
+    decode_figure(b, "indexer apart", "x time", apart, DECODE_LONG_OF_SHORT);
+}
+
+static void growth_prefill(struct bench *b, struct model *m, struct seq *s)
+{
+    double ratio[MAX_REPS], rate_short[MAX_REPS], rate_long[MAX_REPS];
+    char name[64];
+    for (size_t i = 0; i < b->n_reps; i++) {
+        struct seq *fresh = new_seq(m);
+        double first = feed(b, m, fresh, SHORT, PREFILL_CED);
+        double later = feed(b, m, s, SHORT, PREFILL_CED);
+        seq_free(fresh);
+        rate_short[i] = SHORT / first, rate_long[i] = SHORT / later, ratio[i] = first / later;
+    }
     seconds_figure(b, "prefill 512 at 0", median(rate_short, b->n_reps));
+    snprintf(name, sizeof(name), "prefill %d at %" PRId64, SHORT, b->o.longest);
     figure_print(&(struct figure){.group = b->o.name,
                                   .name = name,
                                   .unit = "token/s",
                                   .against = "at 0",
                                   .value = median(rate_long, b->n_reps),
-                                  .ratio = median(prefill, b->n_reps),
-                                  .limit = longest <= 4096 ? PREFILL_LONG_OF_SHORT : 0,
+                                  .ratio = median(ratio, b->n_reps),
+                                  .limit = b->o.longest <= 4096 ? PREFILL_LONG_OF_SHORT : 0,
                                   .at_least = true});
-    snprintf(name, sizeof(name), "decode at %zu", longest);
-    double ratio = median(step, b->n_reps);
-    figure_print(&(struct figure){.group = b->o.name,
-                                  .name = name,
-                                  .unit = "x time",
-                                  .against = "at 512",
-                                  .value = ratio,
-                                  .ratio = ratio,
-                                  .limit = DECODE_LONG_OF_SHORT});
+}
+
+static void group_growth(struct bench *b)
+{
+    static struct model m;
+    open_model(b, &m);
+    struct seq *s = long_seq(b, &m);
+    size_t n = (size_t)b->o.run, room = (size_t)(m.config.max_tokens - seq_position(s));
+    if (room < n * b->n_reps) /* at the end of the context */
+        n = room / b->n_reps;
+    if (!n)
+        bench_fail("there is no room behind %" PRIu64 " tokens", seq_position(s));
+    if (room >= (n + SHORT) * b->n_reps)
+        growth_prefill(b, &m, s);
+    growth_decode(b, &m, s, n);
     seq_free(s);
     engine_free(m.engine);
 }
