@@ -7,7 +7,8 @@
 #   ceilings  kernels  parts  real-1  real-2  v4mini  mini-40  company  growth  ced  store  resume
 #   ingest  repeat  daemon
 # Only when named: million, a million tokens through mini-40 (up to an hour); growth-1m, decode
-#   there beside decode at 1,024 tokens (minutes).
+#   there beside decode at 1,024 tokens (minutes); step, a tool step on a session of 119,000 tokens
+#   of geom (minutes).
 #
 # Each figure that has a ceiling is measured in turns with it; what is reported is the median of at
 # least five. A limit is that of docs/performance.md, printed with "ok" or "below".
@@ -16,7 +17,7 @@
 #   REPS=N            default 5
 #   BENCH_MODELS=DIR  where checkpoints of tests/configs are made once and kept (build/bench);
 #                     real-1 takes 7.7 GB, real-2 15 GB
-#   LONGEST=N         tokens that growth goes to (65536)
+#   LONGEST=N         tokens that growth and step go to (65536, 119000)
 #   FROM=FILE         of growth-1m: the state that million left (KEEP=1); without it the rows of
 #                     16,384 tokens are repeated
 #   TOKENS=N  KV_RESIDENT=BYTES         of million (1048576, 16M); KEEP=1: leaves its state
@@ -176,12 +177,15 @@ run() {
         build/tests/bench_million -m "$(model mini-40)" --dir build/bench --threads "$threads" \
             --tokens "${TOKENS:-1048576}" --kv-resident "${KV_RESIDENT:-16M}" \
             ${KEEP:+--keep} | tee -a "$out" ;;
+    step)
+        build/tests/bench_step -m "$(model geom)" --threads "$threads" --reps "$reps" \
+            --tokens "${LONGEST:-119000}" | tee -a "$out" ;;
     store) store; store --appends 100 ;;
     resume) resume ;;
     ingest) one ingest "8,000 tokens, demo" "ingested after" build/tests/bench_ingest "$(model demo)" ;;
     repeat) build/tests/bench_repeat -m "$(model geom)" --reps "$reps" | tee -a "$out" ;;
     daemon) one daemon "a stalled reader" "without it" build/tests/bench_readers ;;
-    *) say "no group is called \"$1\"; there are: $all million growth-1m"; exit 2 ;;
+    *) say "no group is called \"$1\"; there are: $all million growth-1m step"; exit 2 ;;
     esac
 }
 
