@@ -25,6 +25,7 @@ enum err model_open(const struct model_options *o, struct engine **out, struct e
         .draft_confidence = o->draft_confidence,
         .expert_ram = o->expert_ram,
         .engram_ram = o->engram_ram,
+        .engram_device = o->engram_device,
         .kv_resident = o->kv_resident,
         .spill_dir = o->spill_dir,
         .digest_dir = o->digest_cache,
@@ -55,6 +56,7 @@ void model_args(const struct model_options *o, struct model_args *out)
     snprintf(out->draft_confidence, sizeof(out->draft_confidence), "%.6g", o->draft_confidence);
     snprintf(out->expert_ram, sizeof(out->expert_ram), "%" PRIu64, o->expert_ram);
     snprintf(out->engram_ram, sizeof(out->engram_ram), "%" PRIu64, o->engram_ram);
+    snprintf(out->engram_device, sizeof(out->engram_device), "%" PRIu64, o->engram_device);
     snprintf(out->kv_resident, sizeof(out->kv_resident), "%" PRIu64, o->kv_resident);
     if (o->model) {
         v[n++] = "--model";
@@ -94,6 +96,8 @@ void model_args(const struct model_options *o, struct model_args *out)
     v[n++] = out->expert_ram;
     v[n++] = "--engram-ram";
     v[n++] = out->engram_ram;
+    v[n++] = "--engram-device";
+    v[n++] = out->engram_device;
     v[n++] = "--kv-resident";
     v[n++] = out->kv_resident;
     v[n] = NULL;

@@ -19,7 +19,7 @@ struct model_options {
     const struct engine_watch *watch; /* nor this; NULL: nobody */
     int64_t threads, chunk, draft;
     double draft_confidence;
-    uint64_t expert_ram, engram_ram, kv_resident; /* budgets in bytes; 0: none */
+    uint64_t expert_ram, engram_ram, engram_device, kv_resident; /* budgets in bytes; 0: none */
 };
 
 /* Entries for a command's option table; `base` is the offset of the struct model_options. */
@@ -134,6 +134,16 @@ extern const char *const model_backends[], *const model_precisions[];
          NULL,                                                                                 \
          "memory for rows of Engram tables (default: 0, mapped)",                              \
          false},                                                                               \
+        {"engram-device",                                                                      \
+         0,                                                                                    \
+         OPTION_BYTES,                                                                         \
+         offsetof(type, member.engram_device),                                                 \
+         "BYTES",                                                                              \
+         0,                                                                                    \
+         0,                                                                                    \
+         NULL,                                                                                 \
+         "memory of a GPU for rows of Engram tables (default: 0, copied when looked up)",      \
+         false},                                                                               \
         {"kv-resident",                                                                        \
          0,                                                                                    \
          OPTION_BYTES,                                                                         \
@@ -168,14 +178,14 @@ extern const char *const model_backends[], *const model_precisions[];
 NODISCARD enum err model_open(const struct model_options *o, struct engine **out,
                               struct error *e);
 
-#define MODEL_ARGS 34
+#define MODEL_ARGS 36
 /* The command line that gives the same options, NULL at its end; weights that were verified
  * are not verified again. Numbers are written to
  * `scratch`; the rest is borrowed from o. */
 struct model_args {
     const char *argv[MODEL_ARGS];
     char device[24], threads[24], chunk[24], draft[24], draft_confidence[24], expert_ram[24],
-        engram_ram[24], kv_resident[24];
+        engram_ram[24], engram_device[24], kv_resident[24];
 };
 void model_args(const struct model_options *o, struct model_args *out);
 

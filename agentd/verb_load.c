@@ -101,7 +101,7 @@ static enum err add_sums(const struct report *r, struct buf *out, struct error *
                         v->n_shards, BILLION(v->n_file_bytes), BILLION(v->n_disk_bytes),
                         BILLION(v->n_resident_bytes), BILLION(r->memory));
     for (size_t i = 0; i < v->n_tiers && !rc; i++)
-        rc = buf_printf(out, e, "%s %-13s from %.3f MB, all of it %.1f GB\n",
+        rc = buf_printf(out, e, "%s %-15s from %.3f MB, all of it %.1f GB\n",
                         i ? "         " : "budgets  ", v->tiers[i].option,
                         BILLION(v->tiers[i].min_bytes) * 1e3, BILLION(v->tiers[i].all_bytes));
     return rc;

@@ -64,12 +64,14 @@ struct engine_options {
                                 draft layers see it, falls below; 0 to 1, 0: never */
     /* Budgets in bytes, 0: none. Each works down to the minimum that engine_tiers() tells,
      * below it ERR_LIMIT names that; none changes a bit of what is computed. */
-    uint64_t expert_ram;   /* routed experts in memory; without, they are mapped */
-    uint64_t engram_ram;   /* rows of Engram tables in memory; without, they are mapped */
-    uint64_t kv_resident;  /* main KV rows in memory, of all sequences; without, all of them */
-    const char *spill_dir; /* for rows that are not in memory; NULL: TMPDIR, else /var/tmp */
-    bool digests;          /* keep a running digest of the logits of every computed row */
-    bool no_weight_digest; /* `score` and benches: skip hashing the shards (no fingerprint) */
+    uint64_t expert_ram;    /* routed experts in memory; without, they are mapped */
+    uint64_t engram_ram;    /* rows of Engram tables in memory; without, they are mapped */
+    uint64_t engram_device; /* rows of Engram tables in memory of a device; without, they are
+                               copied with their tokens. ERR_INVAL for other backends */
+    uint64_t kv_resident;   /* main KV rows in memory, of all sequences; without, all of them */
+    const char *spill_dir;  /* for rows that are not in memory; NULL: TMPDIR, else /var/tmp */
+    bool digests;           /* keep a running digest of the logits of every computed row */
+    bool no_weight_digest;  /* `score` and benches: skip hashing the shards (no fingerprint) */
     /* Where digests of shards are remembered, a folder that is made: a shard that is the same
      * file in the same state as then is not hashed again (engine/digest_cache.h). NULL: hash
      * all. */

@@ -7,20 +7,9 @@
 #include <sys/mman.h>
 
 #include "engine/loader.h"
+#include "engine/row_index.h"
 
 #define N_READS 64 /* rows in flight; each is a read of codes and one of scales */
-#define NO_SLOT UINT32_MAX
-
-enum row_state { ROW_EMPTY, ROW_LOADING, ROW_READY };
-
-struct row {
-    uint64_t key;   /* layer number and row */
-    uint32_t next;  /* in its bucket */
-    uint32_t fetch; /* the last one that asked for it */
-    uint8_t state;  /* enum row_state */
-    bool is_hot;    /* second chance */
-    bool is_ahead;  /* prefetched, not used yet */
-};
 
 /* Buffers of one row in flight. */
 struct read {
@@ -33,13 +22,10 @@ struct engram_cache {
     struct tier tier;
     const struct config *c;
     const struct weights *w;
-    size_t n_slots, n_scales; /* scales of a row */
-    uint8_t *codes, *scales;  /* [n_slots][dim], [n_slots][n_scales] */
-    struct row *rows;         /* [n_slots] */
-    uint32_t *bucket;         /* [n_buckets] first slot, or NO_SLOT */
-    size_t n_buckets;         /* a power of two */
-    size_t hand, n_ahead, n_used;
-    uint32_t fetch; /* number of the fetch now */
+    size_t n_scales;         /* of a row */
+    uint8_t *codes, *scales; /* [n_slots][dim], [n_slots][n_scales] */
+    struct row_index index;
+    size_t n_used;
     struct read reads[N_READS], *unused;
     uint8_t *memory; /* of the reads' buffers */
     size_t memory_bytes;
@@ -50,7 +36,7 @@ struct engram_cache {
 
 static size_t row_bytes(const struct config *c)
 {
-    return c->engram_dim + c->engram_dim / 32 + sizeof(struct row) + 2 * sizeof(uint32_t);
+    return c->engram_dim + c->engram_dim / 32 + ROW_INDEX_BYTES;
 }
 
 static uint64_t n_tables(const struct config *c)
@@ -112,17 +98,10 @@ static enum err make_reads(struct engram_cache *x, struct error *e)
 
 static enum err allocate(struct engram_cache *x, struct error *e)
 {
-    size_t n = x->n_slots;
-    for (x->n_buckets = 1; x->n_buckets < n;)
-        x->n_buckets *= 2;
-    x->codes = map_zeroes(n * x->c->engram_dim);
-    x->scales = map_zeroes(n * x->n_scales);
-    x->rows = map_zeroes(n * sizeof(*x->rows));
-    x->bucket = malloc(x->n_buckets * sizeof(*x->bucket));
-    if (!x->codes || !x->scales || !x->rows || !x->bucket)
-        return err_set(e, ERR_NOMEM, "cache of %zu Engram rows", n);
-    for (size_t i = 0; i < x->n_buckets; i++)
-        x->bucket[i] = NO_SLOT;
+    x->codes = map_zeroes(x->index.n_slots * x->c->engram_dim);
+    x->scales = map_zeroes(x->index.n_slots * x->n_scales);
+    if (!x->codes || !x->scales)
+        return err_set(e, ERR_NOMEM, "cache of %zu Engram rows", x->index.n_slots);
     return make_reads(x, e);
 }
 
@@ -140,11 +119,10 @@ enum err engram_cache_new(struct engram_cache **out, const struct config *c,
         return err_set(e, ERR_NOMEM, "cache of Engram rows");
     x->c = c, x->w = w;
     x->n_scales = c->engram_dim / 32;
-    x->n_slots = (size_t)((budget_bytes < all ? budget_bytes : all) / row_bytes(c));
-    enum err rc = x->n_slots >= NO_SLOT
-                      ? err_set(e, ERR_LIMIT, "%zu Engram rows in memory", x->n_slots)
-                      : allocate(x, e);
-    if (rc || (rc = tier_init(&x->tier, "engram", files, 2 * N_READS, e))) {
+    size_t n_slots = (size_t)((budget_bytes < all ? budget_bytes : all) / row_bytes(c));
+    enum err rc = row_index_init(&x->index, n_slots, e);
+    if (rc || (rc = allocate(x, e)) ||
+        (rc = tier_init(&x->tier, "engram", files, 2 * N_READS, e))) {
         engram_cache_free(x);
         return rc;
     }
@@ -159,17 +137,16 @@ void engram_cache_free(struct engram_cache *x)
     if (!x)
         return;
     tier_fini(&x->tier);
-    unmap(x->codes, x->n_slots * x->c->engram_dim);
-    unmap(x->scales, x->n_slots * x->n_scales);
-    unmap(x->rows, x->n_slots * sizeof(*x->rows));
-    free(x->bucket);
+    unmap(x->codes, x->index.n_slots * x->c->engram_dim);
+    unmap(x->scales, x->index.n_slots * x->n_scales);
+    row_index_fini(&x->index);
     aio_buffer_free(x->memory, x->memory_bytes);
     free(x);
 }
 
 size_t engram_cache_rows(const struct engram_cache *x)
 {
-    return x->n_slots;
+    return x->index.n_slots;
 }
 
 const uint8_t *engram_cache_codes(const struct engram_cache *x)
@@ -198,80 +175,17 @@ enum err engram_check(const struct config *c, uint32_t layer, uint64_t row,
                          row, nan);
 }
 
-/* ---- finding and evicting -----------------------------------------------------------------
- */
-
-#define KEY_ROW_BITS 56
-
-static uint64_t key_of(uint32_t k, uint64_t row)
-{
-    return (uint64_t)k << KEY_ROW_BITS | row;
-}
-
-static uint32_t *bucket_of(struct engram_cache *x, uint64_t key)
-{
-    uint64_t h = key * UINT64_C(0x9e3779b97f4a7c15); /* 2^64 / golden ratio */
-    return &x->bucket[(h ^ h >> 32) & (x->n_buckets - 1)];
-}
-
-static uint32_t find(struct engram_cache *x, uint64_t key)
-{
-    uint32_t s = *bucket_of(x, key);
-    while (s != NO_SLOT && x->rows[s].key != key)
-        s = x->rows[s].next;
-    return s;
-}
-
-static void set_used(struct engram_cache *x, struct row *r)
-{
-    x->n_ahead -= r->is_ahead;
-    r->is_ahead = false;
-}
-
-static void forget(struct engram_cache *x, uint32_t slot)
-{
-    struct row *r = &x->rows[slot];
-    uint32_t *at = bucket_of(x, r->key);
-    if (r->state == ROW_EMPTY)
-        return;
-    while (*at != slot)
-        at = &x->rows[*at].next;
-    *at = r->next;
-    set_used(x, r);
-    r->state = ROW_EMPTY;
-}
-
-/* A slot that may be filled; NO_SLOT while each is needed or in flight. */
-static uint32_t find_room(struct engram_cache *x)
-{
-    for (size_t i = 0; i < 2 * x->n_slots; i++) {
-        uint32_t slot = (uint32_t)x->hand;
-        struct row *r = &x->rows[slot];
-        x->hand = x->hand + 1 == x->n_slots ? 0 : x->hand + 1;
-        if (r->state == ROW_EMPTY)
-            return slot;
-        if (r->state == ROW_LOADING || r->fetch == x->fetch)
-            continue;
-        if (!r->is_hot)
-            return slot;
-        r->is_hot = false;
-    }
-    return NO_SLOT;
-}
-
 /* ---- loading ------------------------------------------------------------------------------
  */
 
-/* Starts to read a row. NO_SLOT: there is no room, or too much is in flight. */
+/* Starts to read a row. ROW_NO_SLOT: there is no room, or too much is in flight. */
 static uint32_t load(struct engram_cache *x, uint32_t k, uint64_t id)
 {
     const struct engram_weights *t = &x->w->layers[x->c->engram_layers[k]].engram;
-    uint32_t slot = x->unused ? find_room(x) : NO_SLOT;
-    if (slot == NO_SLOT)
+    uint32_t slot = x->unused ? row_index_room(&x->index) : ROW_NO_SLOT;
+    if (slot == ROW_NO_SLOT)
         return slot;
     struct read *q = x->unused;
-    struct row *r = &x->rows[slot];
-    forget(x, slot);
     q->codes.mapped = t->codes + id * x->c->engram_dim;
     q->scales.mapped = t->scales + id * x->n_scales;
     enum err rc = tier_start(&x->tier, &q->codes, NULL);
@@ -282,11 +196,7 @@ static uint32_t load(struct engram_cache *x, uint32_t k, uint64_t id)
     x->unused = q->next;
     q->slot = slot;
     q->n_pending = 2;
-    uint64_t key = key_of(k, id);
-    uint32_t *bucket = bucket_of(x, key);
-    *r = (struct row){.key = key, .next = *bucket, .state = ROW_LOADING, .is_hot = true};
-    r->fetch = x->fetch - 1; /* not of this one yet */
-    *bucket = slot;
+    row_index_put(&x->index, slot, row_key(k, id), ROW_LOADING);
     if (slot >= x->n_used) {
         x->n_used = slot + (size_t)1;
         atomic_store_explicit(&x->tier.resident_bytes, x->n_used * row_bytes(x->c),
@@ -298,9 +208,9 @@ static uint32_t load(struct engram_cache *x, uint32_t k, uint64_t id)
 /* Both parts of a row are there, or not. */
 static enum err settle(struct engram_cache *x, const struct read *q, struct error *e)
 {
-    struct row *r = &x->rows[q->slot];
-    uint32_t layer = x->c->engram_layers[r->key >> KEY_ROW_BITS];
-    uint64_t id = r->key & ((UINT64_C(1) << KEY_ROW_BITS) - 1);
+    struct row_slot *r = &x->index.slots[q->slot];
+    uint32_t layer = x->c->engram_layers[row_key_layer(r->key)];
+    uint64_t id = row_key_row(r->key);
     const struct tier_request *bad = q->codes.error.code    ? &q->codes
                                      : q->scales.error.code ? &q->scales
                                                             : NULL;
@@ -315,7 +225,7 @@ static enum err settle(struct engram_cache *x, const struct read *q, struct erro
         rc = engram_check(x->c, layer, id, scales, e);
     }
     if (rc) {
-        forget(x, q->slot);
+        row_index_forget(&x->index, q->slot);
         return rc;
     }
     memcpy(x->codes + q->slot * (size_t)x->c->engram_dim, q->codes.memory + q->codes.skip,
@@ -338,7 +248,7 @@ static enum err collect(struct engram_cache *x, bool wait, struct error *e)
         struct error why = {0};
         if (--q->n_pending)
             continue;
-        bool needed = x->rows[q->slot].fetch == x->fetch;
+        bool needed = x->index.slots[q->slot].fetch == x->index.fetch;
         rc = settle(x, q, &why);
         q->next = x->unused;
         x->unused = q;
@@ -354,23 +264,32 @@ static enum err collect(struct engram_cache *x, bool wait, struct error *e)
 /* ---- the two calls ------------------------------------------------------------------------
  */
 
-void engram_cache_prefetch(struct engram_cache *x, uint32_t k, const uint64_t *ids, size_t n)
+bool engram_cache_has(const struct engram_cache *x, uint32_t k, uint64_t id)
 {
+    uint32_t slot = row_index_find(&x->index, row_key(k, id));
+    return slot != ROW_NO_SLOT && x->index.slots[slot].state == ROW_READY;
+}
+
+size_t engram_cache_prefetch(struct engram_cache *x, uint32_t k, const uint64_t *ids, size_t n)
+{
+    struct row_index *index = &x->index;
+    size_t i = 0;
     bool any = false;
     if (collect(x, false, NULL))
-        return; /* the fetch will meet it again */
-    for (size_t i = 0; i < n && x->unused && x->n_ahead < x->n_slots / 2; i++) {
-        uint32_t slot = find(x, key_of(k, ids[i]));
-        if (slot != NO_SLOT)
+        return 0; /* the fetch will meet it again */
+    for (; i < n && x->unused && index->n_ahead < index->n_slots / 2; i++) {
+        uint32_t slot = row_index_find(index, row_key(k, ids[i]));
+        if (slot != ROW_NO_SLOT)
             continue;
-        if ((slot = load(x, k, ids[i])) == NO_SLOT)
+        if ((slot = load(x, k, ids[i])) == ROW_NO_SLOT)
             break;
-        x->rows[slot].is_ahead = true;
-        x->n_ahead++;
+        index->slots[slot].is_ahead = true;
+        index->n_ahead++;
         any = true;
     }
     if (any && tier_submit(&x->tier, NULL))
-        return; /* likewise */
+        return i; /* likewise */
+    return i;
 }
 
 /* Marks the rows that are there or on their way; counts. */
@@ -378,12 +297,10 @@ static size_t mark(struct engram_cache *x, uint32_t k, const uint64_t *ids, size
 {
     size_t n_found = 0;
     for (size_t i = 0; i < n; i++) {
-        uint32_t slot = find(x, key_of(k, ids[i]));
-        if (slot == NO_SLOT)
+        uint32_t slot = row_index_find(&x->index, row_key(k, ids[i]));
+        if (slot == ROW_NO_SLOT)
             continue;
-        x->rows[slot].fetch = x->fetch;
-        x->rows[slot].is_hot = true;
-        set_used(x, &x->rows[slot]);
+        (void)row_index_use(&x->index, slot);
         n_found++;
     }
     return n_found;
@@ -392,21 +309,26 @@ static size_t mark(struct engram_cache *x, uint32_t k, const uint64_t *ids, size
 enum err engram_cache_fetch(struct engram_cache *x, uint32_t k, const uint64_t *ids, size_t n,
                             uint64_t *at, struct error *e)
 {
+    struct row_index *index = &x->index;
     enum err rc = OK;
-    assert(n <= x->n_slots);
-    x->fetch++;
+    assert(n <= index->n_slots);
+    index->fetch++;
     size_t n_found = mark(x, k, ids, n);
     tier_count(&x->tier.hits, n_found);
     tier_count(&x->tier.misses, n - n_found);
     for (size_t i = 0, asked = 0; i < n && !rc;) {
         for (; asked < n; asked++) { /* as far ahead as there is room */
-            uint32_t slot = find(x, key_of(k, ids[asked]));
-            if (slot == NO_SLOT && (slot = load(x, k, ids[asked])) == NO_SLOT)
+            uint32_t slot = row_index_find(index, row_key(k, ids[asked]));
+            if (slot == ROW_NO_SLOT && (slot = load(x, k, ids[asked])) == ROW_NO_SLOT)
                 break;
-            x->rows[slot].fetch = x->fetch;
+            index->slots[slot].fetch = index->fetch;
         }
-        while (i < asked && x->rows[at[i] = find(x, key_of(k, ids[i]))].state == ROW_READY)
-            i++;
+        for (; i < asked; i++) {
+            uint32_t slot = row_index_find(index, row_key(k, ids[i]));
+            if (index->slots[slot].state != ROW_READY)
+                break;
+            at[i] = slot;
+        }
         if (i < n)
             rc = collect(x, true, e);
     }

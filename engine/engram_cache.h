@@ -33,9 +33,12 @@ void engram_cache_free(struct engram_cache *x);
 /* Most rows of one fetch: at least those of a token. */
 size_t engram_cache_rows(const struct engram_cache *x);
 
-/* Starts to read rows of Engram layer number k that are not there. Never waits; what there is
- * no room for, or fails, is left to the fetch. */
-void engram_cache_prefetch(struct engram_cache *x, uint32_t k, const uint64_t *ids, size_t n);
+/* Starts to read rows of Engram layer number k that are not there, from the first on; returns
+ * how many are there or on their way. Never waits; what there is no room for, or fails, is left
+ * to the fetch. */
+size_t engram_cache_prefetch(struct engram_cache *x, uint32_t k, const uint64_t *ids, size_t n);
+/* Whether a fetch of this row would not wait. */
+bool engram_cache_has(const struct engram_cache *x, uint32_t k, uint64_t id);
 /* Brings n <= engram_cache_rows() rows in; at [n] says where. ERR_IO or ERR_FORMAT (a read, a
  * NaN scale) with the tensor's name and row: the cache stays good. */
 NODISCARD enum err engram_cache_fetch(struct engram_cache *x, uint32_t k, const uint64_t *ids,

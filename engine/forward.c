@@ -6,10 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine/engram_cache.h"
-
-/* Tables above this size are asked for page by page as soon as the ids are known. */
-#define ENGRAM_PREFETCH_BYTES (UINT64_C(64) << 20)
+#include "engine/engram_slots.h"
 
 /* ---- runs side by side --------------------------------------------------------------------
  */
@@ -109,12 +106,13 @@ static size_t list_buffers(const struct model *m, struct work *w, size_t cap,
     ADD_PAIR(sel, cap * c->index_topk * sizeof(int32_t));
     ADD_PAIR(sel_at, m->kv_pages ? cap * c->index_topk * sizeof(int32_t) : 0);
     ADD(blocks, cap * c->candidate_blocks * sizeof(int32_t));
-    bool copies_engram = !m->k.host_memory;
+    bool copies_engram = !m->k.host_memory && !m->engram_slots;
     ADD_PAIR(experts, cap * n_active * sizeof(int32_t));
     ADD(ids, cap * sizeof(uint32_t));
     ADD_PAIR(positions, cap * sizeof(uint64_t));
     ADD_PAIR(engram_ids, c->n_engram * cap * tables * sizeof(uint64_t));
-    ADD_PAIR(engram_at, m->engram_cache || copies_engram ? cap * tables * sizeof(uint64_t) : 0);
+    ADD_PAIR(engram_at,
+             m->engram_cache || !m->k.host_memory ? cap * tables * sizeof(uint64_t) : 0);
     ADD_PAIR(engram_codes, copies_engram ? cap * tables * c->engram_dim : 0);
     ADD_PAIR(engram_scales, copies_engram ? cap * tables * (c->engram_dim / 32) : 0);
     ADD(keys, (size_t)m->shape.n_rings * cap * m->shape.ring_row);
@@ -203,8 +201,8 @@ static void prefetch(struct model *m, uint32_t k, const uint64_t *rows, size_t n
 {
     const struct config *c = &m->config;
     if (m->engram_cache)
-        engram_cache_prefetch(m->engram_cache, k, rows, n);
-    else if (c->engram_rows[k] * c->engram_dim > ENGRAM_PREFETCH_BYTES)
+        (void)engram_cache_prefetch(m->engram_cache, k, rows, n);
+    else if (c->engram_rows[k] * c->engram_dim > ENGRAM_SMALL_BYTES)
         prefetch_pages(m->weights.layers[c->engram_layers[k]].engram.codes, c->engram_dim, rows,
                        n);
 }
@@ -256,6 +254,39 @@ void forward_prefetch(struct model *m, const uint32_t *history, const uint32_t *
         }
 }
 
+/* Rows of the first Engram layer for what comes behind the first run; returns how many. */
+static size_t hash_next(struct model *m, const struct run *r)
+{
+    uint32_t tables = m->engram.n_tables;
+    uint32_t n = r->n_next < FORWARD_NEXT ? r->n_next : FORWARD_NEXT;
+    if (!m->engram_next)
+        m->engram_next = malloc((size_t)FORWARD_NEXT * tables * sizeof(*m->engram_next));
+    if (!m->engram_next)
+        return 0; /* nothing is filled ahead */
+    for (uint32_t i = 0; i < n; i++)
+        hash_piece(m, 0, r->history, r->ids, r->n + (uint64_t)i, 1,
+                   m->engram_next + (size_t)i * tables);
+    return (size_t)n * tables;
+}
+
+void forward_expect(struct model *m, const struct batch *batch, uint32_t k)
+{
+    const struct config *c = &m->config;
+    uint32_t tables = m->engram.n_tables;
+    if (!m->engram_slots)
+        return;
+    if (k < c->n_engram) {
+        uint32_t first = batch_first(m, batch, c->engram_layers[k]);
+        engram_slots_expect(m->engram_slots, k,
+                            m->work->engram_ids + ((size_t)k * m->work->cap + first) * tables,
+                            (size_t)(batch->n - first) * tables);
+    } else {
+        size_t n = hash_next(m, &batch->runs[0]);
+        engram_slots_expect(m->engram_slots, 0, m->engram_next, n);
+    }
+    engram_slots_advance(m->engram_slots);
+}
+
 static void rope_tables(struct model *m, const struct batch *batch)
 {
     struct work *b = m->work;
@@ -294,6 +325,8 @@ enum err forward_begin(struct model *m, const struct batch *batch, struct error 
         assert(i == 0 || is_whole(&batch->runs[i]));
         begin_run(m, &batch->runs[i]);
     }
+    if (!batch->runs[0].block)
+        forward_expect(m, batch, 0);
     rope_tables(m, batch);
     m->k.embed(&m->k, &(struct k_embed){.w = &m->weights.embed,
                                         .ids = b->ids,
@@ -439,7 +472,9 @@ enum err forward_batch(struct model *m, const struct batch *batch, struct error 
         forward_draft_keys(m, batch);
         (void)forward_end(m, batch);
     }
-    if ((rc = m->k.sync(&m->k, e)) || (rc = stopped))
+    if ((rc = m->k.sync(&m->k, e)) && m->engram_slots)
+        engram_slots_forget(m->engram_slots);
+    if (rc || (rc = stopped))
         return rc;
     if ((rc = forward_check_weights(m, e)))
         return rc;

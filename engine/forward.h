@@ -133,6 +133,12 @@ uint32_t run_first(const struct model *m, const struct run *r, uint32_t layer);
 /* The first row of the batch that layer l works on: from there on it works on all. */
 uint32_t batch_first(const struct model *m, const struct batch *batch, uint32_t layer);
 
+/* Tells the slots of Engram rows (engram_slots.h), where there are any, what the batch looks up
+ * in Engram layer number k; past the last one, what the first of them will of the chunk behind
+ * this one, as far as its ids are known: of FORWARD_NEXT tokens at most. */
+#define FORWARD_NEXT 256
+void forward_expect(struct model *m, const struct batch *batch, uint32_t k);
+
 /* Starts to read the Engram rows of the tokens ids[at], ids[at + 1] .. ids[at + n - 1]; before
  * ids[0] comes the history, as in struct run. */
 void forward_prefetch(struct model *m, const uint32_t *history, const uint32_t *ids,

@@ -52,8 +52,9 @@ size_t placement_list(const struct inventory *v, uint64_t free_bytes, struct pla
     if (tables)
         list[n++] = (struct placement){
             "Engram tables", "mapped",
-            "a token looks up few rows: these are copied to the device with its ids", 0,
-            tables};
+            "a token looks up few rows: these are copied to the device with its ids, and stay "
+            "there as far as --engram-device allows",
+            0, tables};
     list[n++] = (struct placement){
         "state of sequences", "device",
         "windows, index keys and main KV rows; the main rows of the longest context are these",

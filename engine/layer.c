@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/engram_cache.h"
+#include "engine/engram_slots.h"
 #include "engine/experts.h"
 #include "engine/forward.h"
 #include "engine/kv_gather.h"
@@ -518,6 +518,20 @@ static void check_expert(struct model *m, uint32_t layer, uint32_t expert)
         w->checked[expert] = 1;
 }
 
+/* The rows that a look-up counts in are slots of the backend's memory; false: one is broken. */
+static bool engram_in_slots(struct model *m, uint32_t at, const uint64_t *ids, size_t n,
+                            struct k_engram_rows *a)
+{
+    struct work *b = m->work;
+    if (engram_slots_fetch(m->engram_slots, at, ids, n, b->engram_at, &m->broken))
+        return false;
+    work_to_device(m, b->d_engram_at, b->engram_at, n * sizeof(*b->engram_at));
+    a->codes = engram_slots_codes(m->engram_slots);
+    a->scales = engram_slots_scales(m->engram_slots);
+    a->ids = b->d_engram_at;
+    return true;
+}
+
 /* Takes n rows, number ids[i] of the tables that a names, to where ops can read them, side by
  * side, and has a name those. */
 static void engram_to_device(struct model *m, const uint64_t *ids, size_t n,
@@ -556,6 +570,11 @@ static void look_up(struct model *m, uint32_t layer, uint32_t at, uint32_t first
                               .n = n,
                               .n_id = tables,
                               .d = c->engram_dim};
+    if (m->engram_slots) {
+        if (engram_in_slots(m, at, ids, n * tables, &a))
+            m->k.engram_rows(&m->k, &a);
+        return;
+    }
     if (m->engram_cache) {
         if (engram_cache_fetch(m->engram_cache, at, ids, n * tables, b->engram_at, &m->broken))
             return;
@@ -702,23 +721,34 @@ static uint32_t stream_first(const struct model *m, const struct batch *batch, u
     return batch_first(m, batch, layer);
 }
 
+/* Most rows that are looked up at once. */
+static size_t engram_fetch_rows(const struct model *m)
+{
+    if (m->engram_slots)
+        return engram_slots_rows(m->engram_slots);
+    return m->engram_cache ? engram_cache_rows(m->engram_cache) : SIZE_MAX;
+}
+
 void forward_engram(struct model *m, const struct batch *batch, uint32_t layer)
 {
     const struct config *c = &m->config;
     uint32_t at = config_engram_at(c, layer), first = stream_first(m, batch, layer);
+    if (at == CONFIG_NO_LAYER && m->engram_slots)
+        engram_slots_advance(m->engram_slots);
     if (at == CONFIG_NO_LAYER || first == batch->n)
         return;
     const struct engram_weights *w = &m->weights.layers[layer].engram;
     struct work *b = m->work;
     uint32_t tables = m->engram.n_tables, most = batch->n;
-    if (m->engram_cache && engram_cache_rows(m->engram_cache) / tables < most)
-        most = (uint32_t)(engram_cache_rows(m->engram_cache) / tables);
+    if (engram_fetch_rows(m) / tables < most)
+        most = (uint32_t)(engram_fetch_rows(m) / tables);
     for (uint32_t i = first, n; i < batch->n; i += n) { /* as many tokens as the cache holds */
         n = batch->n - i < most ? batch->n - i : most;
         look_up(m, layer, at, i, n);
         if (m->broken.code)
             return;
     }
+    forward_expect(m, batch, at + 1);
     product(m, &w->wkv, b->engram, b->engram_kv, first, batch->n - first);
     m->k.engram_gate(&m->k, &(struct k_engram_gate){
                                 .x = b->x + (size_t)first * c->hc * c->dim,

@@ -5,6 +5,7 @@
 
 #include "engine/ahead.h"
 #include "engine/engram_cache.h"
+#include "engine/engram_slots.h"
 #include "engine/experts.h"
 #include "engine/fingerprint.h"
 #include "engine/forward.h"
@@ -27,7 +28,9 @@ static void model_free(struct engine *engine)
         model_seq_free(&m->seqs->seq);
     work_free(m);
     experts_free(m->experts);
+    engram_slots_free(m->engram_slots);
     engram_cache_free(m->engram_cache);
+    free(m->engram_next);
     if (m->memory.k)
         kv_memory_fini(&m->memory, &m->shape);
     kv_gather_free(m->gather);
@@ -78,6 +81,11 @@ static size_t model_tiers(const struct engine *engine, struct engine_tier *out)
                        ? tier_counters(engram_cache_tier(m->engram_cache))
                        : (struct engine_tier){.name = "engram",
                                               .minimum_bytes = engram_cache_min_bytes(c)};
+    if (c->n_engram && !m->k.host_memory)
+        out[n++] = m->engram_slots
+                       ? tier_counters(engram_slots_tier(m->engram_slots))
+                       : (struct engine_tier){.name = "engram-device",
+                                              .minimum_bytes = engram_slots_min_bytes(c)};
     struct kv_pages_options o = kv_options(m, 0, NULL);
     if (m->shape.n_sources)
         out[n++] = m->kv_pages ? tier_counters(kv_pages_tier(m->kv_pages))
@@ -283,6 +291,11 @@ static uint64_t smaller(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+static uint64_t engram_device_share(const struct model *m, const struct engine_options *o)
+{
+    return smaller(o->engram_device, engram_slots_all_bytes(&m->config));
+}
+
 /* What budgets take of one memory: of the machine, or of a device. */
 struct shares {
     uint64_t experts, engram, kv;
@@ -303,8 +316,9 @@ static enum err check_shares(const struct shares *s, uint64_t memory, const char
 }
 
 /* What the budgets promise has to be there beside the weights that are in memory by now. With a
- * device there are two memories: it has the experts, and of the KV rows those that a call reads
- * and the newest of each sequence; the rest of that budget and Engram rows are the host's. */
+ * device there are two memories: it has the experts, Engram rows under their own budget there,
+ * and of the KV rows those that a call reads and the newest of each sequence; the rest of that
+ * budget, and Engram rows under the other one, are the host's. */
 static enum err check_budgets(const struct model *m, const struct engine_options *o,
                               struct error *e)
 {
@@ -316,7 +330,7 @@ static enum err check_budgets(const struct model *m, const struct engine_options
         return check_shares(&all, free_memory(m), "", e);
     struct kv_shape shape;
     struct kv_pages_options k = kv_options(m, kv, NULL);
-    struct shares device = {.experts = all.experts};
+    struct shares device = {.experts = all.experts, .engram = engram_device_share(m, o)};
     kv_shape_init(&shape, c, m->precision);
     k.shape = &shape;
     if (kv && shape.n_sources)
@@ -349,7 +363,8 @@ static uint64_t expert_budget(const struct model *m, const struct engine_options
     uint64_t all = experts_all_bytes(&m->config), memory = free_memory(m);
     if (o->expert_ram || m->k.host_memory)
         return o->expert_ram;
-    return placement_experts(memory ? memory : UINT64_MAX, all);
+    memory = memory ? memory : UINT64_MAX;
+    return placement_experts(memory - smaller(memory, engram_device_share(m, o)), all);
 }
 
 static enum err open_tiers(struct model *m, const char *dir, const struct engine_options *o,
@@ -358,15 +373,24 @@ static enum err open_tiers(struct model *m, const char *dir, const struct engine
     const struct config *c = &m->config;
     uint64_t experts = expert_budget(m, o);
     enum err rc = OK;
-    if ((rc = check_budgets(m, o, e)) || (!experts && !o->engram_ram))
+    if (o->engram_device && m->k.host_memory)
+        return err_set(e, ERR_INVAL,
+                       "memory of a device for Engram rows: backend %s computes in memory of "
+                       "the host",
+                       m->k.numerics);
+    if ((rc = check_budgets(m, o, e)) || (!experts && !o->engram_ram && !o->engram_device))
         return rc;
     if ((rc = tier_files_open(&m->files, dir, m->st, e)))
         return rc;
     if (experts && (rc = experts_new(&m->experts, c, &m->weights, m->files, experts, e)))
         return rc;
-    if (!o->engram_ram || !c->n_engram) /* nothing to keep */
+    if (o->engram_ram && c->n_engram &&
+        (rc = engram_cache_new(&m->engram_cache, c, &m->weights, m->files, o->engram_ram, e)))
+        return rc;
+    if (!o->engram_device || !c->n_engram) /* nothing to keep */
         return OK;
-    return engram_cache_new(&m->engram_cache, c, &m->weights, m->files, o->engram_ram, e);
+    return engram_slots_new(&m->engram_slots, c, &m->weights, m->engram_cache, o->engram_device,
+                            e);
 }
 
 /* What is left for sequences: not all of it, buffers of runs and other processes grow. */

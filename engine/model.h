@@ -13,6 +13,7 @@
 #include "engine/weights.h"
 
 struct engram_cache;
+struct engram_slots;
 struct kv_gather;
 struct kv_pages;
 struct experts;
@@ -48,6 +49,9 @@ struct model {
     struct tier_files *files;          /* NULL without budgets */
     struct experts *experts;           /* NULL: mapped */
     struct engram_cache *engram_cache; /* NULL: mapped */
+    struct engram_slots *engram_slots; /* NULL: the host may touch the backend's memory, or no
+                                          budget */
+    uint64_t *engram_next; /* with slots: [FORWARD_NEXT][n_tables] of a chunk to come */
     struct kv_shape shape;
     struct kv_memory memory;   /* of all sequences */
     struct kv_pages *kv_pages; /* NULL: all rows are in memory */

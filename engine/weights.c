@@ -1,4 +1,4 @@
-#include "engine/engram_cache.h"
+#include "engine/engram_slots.h"
 #include "engine/experts.h"
 #include "engine/kv_pages.h"
 #include "engine/loader.h"
@@ -246,6 +246,9 @@ static void list_tiers(struct inventory *v, const struct config *c)
     if (c->n_engram)
         v->tiers[v->n_tiers++] = (struct inventory_tier){
             "--engram-ram", engram_cache_min_bytes(c), engram_cache_all_bytes(c)};
+    if (c->n_engram)
+        v->tiers[v->n_tiers++] = (struct inventory_tier){
+            "--engram-device", engram_slots_min_bytes(c), engram_slots_all_bytes(c)};
     kv_shape_init(&s, c, PRECISION_FAST);
     for (uint32_t i = 0; i < s.n_sources; i++)
         kv += state_rows(&s.planes[2 * (size_t)i], s.max_tokens) *

@@ -109,6 +109,7 @@ static void test_little_memory(void **state)
     for (int i = 0; i < 2; i++) {
         struct engine_options o = {.chunk_tokens = 8, .no_weight_digest = true};
         backend_option(&o, "emulated");
+        o.engram_device = i ? 2000 : 0; /* of Engram rows, too */
         if (i)
             setenv("AGENTD_EMULATED_DEVICE_BYTES", "8000000", 1);
         struct engine *m = drive_open(CASE "model", &o);
