@@ -92,7 +92,7 @@ beside_llama() {
             printf "{\"group\": \"llama.cpp\", \"name\": \"%s\", \"value\": %.6g, " \
                 "\"unit\": \"token/s\", \"against\": \"ours/theirs\", \"ratio\": %.4f, " \
                 "\"limit\": 1.50, \"at\": \"least\", \"ok\": %s}\n",
-                name, theirs, ratio, ratio >= 1.5 ? "true" : "false"
+                name, theirs, ratio, (ratio >= 1.5 ? "true" : "false")
         }
         END { line("prefill 512", middle(their_p), middle(prefill))
               line("decode 32", middle(their_d), middle(decode)) }' | tee -a "$out"
