@@ -67,40 +67,70 @@ void k_decode_cpu(struct kernels *k, const struct k_decode *a)
         k_run(k, decode_rows, &job, a->n, a->n * a->d / 2);
 }
 
-/* One item: up to tile_m tokens, so that fn is read once for all of them. */
+/* ---- hc_mix: products, then the coefficients of each token ---------------------------------
+ */
+
+struct mix_job {
+    const struct k_isa *isa;
+    const struct k_hc_mix *a;
+    size_t n_fn,
+        n_blocks; /* outputs; blocks of them, so that one token can use several threads */
+    float *y;     /* [n][n_fn] */
+};
+
+/* One item: a block of outputs for up to tile_m tokens, so that fn is read once for all of
+ * them. */
 static void mix_tiles(void *arg, size_t first, size_t last, uint32_t thread)
 {
-    const struct rows_job *job = arg;
-    const struct k_hc_mix *a = job->args;
+    const struct mix_job *job = arg;
+    const struct k_hc_mix *a = job->a;
     (void)thread;
-    size_t width = (size_t)a->hc * a->d, n_fn = (2 + a->hc) * a->hc, tile = job->isa->tile_m;
-    for (size_t t = first; t < last; t++) {
-        float y[K_TILE_M_MAX * (2 + K_MAX_HC) * K_MAX_HC];
+    size_t width = (size_t)a->hc * a->d, tile = job->isa->tile_m;
+    for (size_t item = first; item < last; item++) {
+        size_t i0 = item / job->n_blocks * tile, m = a->n - i0 < tile ? a->n - i0 : tile;
+        size_t block = item % job->n_blocks;
+        size_t o = job->n_fn * block / job->n_blocks;
+        size_t end = job->n_fn * (block + 1) / job->n_blocks;
         const void *x[K_TILE_M_MAX];
-        size_t i0 = t * tile, m = a->n - i0 < tile ? a->n - i0 : tile;
         for (size_t i = 0; i < m; i++)
             x[i] = a->x + (i0 + i) * width;
-        k_product_block(job->isa, &(struct k_rows){x, m, false}, a->fn, 0, n_fn, NULL, y, n_fn);
-        for (size_t i = 0; i < m; i++) {
-            double mixes[(2 + K_MAX_HC) * K_MAX_HC];
-            float square, rho;
-            job->isa->dot_f32(&x[i], 1, &x[i], 1, width, &square, 1);
-            rho = 1 / sqrtf(square / (float)width + a->norm_eps);
-            for (size_t j = 0; j < n_fn; j++)
-                mixes[j] = (double)(y[i * n_fn + j] * rho);
-            k_hc_coefficients(mixes, a, a->pre + (i0 + i) * a->hc, a->post + (i0 + i) * a->hc,
-                              a->comb + (i0 + i) * a->hc * a->hc);
-        }
+        k_product_block(job->isa, &(struct k_rows){x, m, false}, a->fn, o, end, NULL,
+                        job->y + i0 * job->n_fn + o, job->n_fn);
+    }
+}
+
+static void mix_rows(void *arg, size_t first, size_t last, uint32_t thread)
+{
+    const struct mix_job *job = arg;
+    const struct k_hc_mix *a = job->a;
+    (void)thread;
+    size_t width = (size_t)a->hc * a->d;
+    for (size_t i = first; i < last; i++) {
+        const void *x = a->x + i * width;
+        double mixes[(2 + K_MAX_HC) * K_MAX_HC];
+        float square, rho;
+        job->isa->dot_f32(&x, 1, &x, 1, width, &square, 1);
+        rho = 1 / sqrtf(square / (float)width + a->norm_eps);
+        for (size_t j = 0; j < job->n_fn; j++)
+            mixes[j] = (double)(job->y[i * job->n_fn + j] * rho);
+        k_hc_coefficients(mixes, a, a->pre + i * a->hc, a->post + i * a->hc,
+                          a->comb + i * a->hc * a->hc);
     }
 }
 
 void k_hc_mix_cpu(struct kernels *k, const struct k_hc_mix *a)
 {
-    struct rows_job job = {k->ctx->isa, a};
-    size_t tile = k->ctx->isa->tile_m;
+    struct mix_job job = {.isa = k->ctx->isa, .a = a, .n_fn = (2 + a->hc) * (size_t)a->hc};
+    size_t tiles = (a->n + job.isa->tile_m - 1) / job.isa->tile_m;
+    size_t values = job.n_fn * a->fn->n_in;
     assert(a->fn->type == K_W_F32 && a->fn->n_in == a->hc * a->d);
-    assert(a->fn->n_out == (2 + a->hc) * a->hc && a->hc <= K_MAX_HC);
-    if (!k_failed(k))
-        k_run(k, mix_tiles, &job, (a->n + tile - 1) / tile,
-              a->n * (2500 + a->fn->n_out * (size_t)a->fn->n_in / 16));
+    assert(a->fn->n_out == job.n_fn && a->hc <= K_MAX_HC);
+    if (k_failed(k) || !a->n)
+        return;
+    job.n_blocks = tiles < k_threads(k) ? (job.n_fn + K_TILE_N - 1) / K_TILE_N : 1;
+    if (!(job.y = k_scratch(k, K_SLOT_OP, a->n * job.n_fn * sizeof *job.y)))
+        return;
+    /* Few tokens: what counts is reading fn. */
+    k_run(k, mix_tiles, &job, tiles * job.n_blocks, values / 5 + a->n * values / 16);
+    k_run(k, mix_rows, &job, a->n, a->n * 2500);
 }
