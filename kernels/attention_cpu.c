@@ -9,8 +9,9 @@
 
 #include "kernels/isa.h"
 
-#define HEADS 16 /* heads of one item, so that one query can use several threads */
-#define BLOCK 64 /* list entries of one step of the reference's online softmax */
+#define HEADS 16      /* most heads of one item, so that one query can use several threads */
+#define LEAST_HEADS 4 /* an item's thread decodes the keys for itself: fewer do not pay */
+#define BLOCK 64      /* list entries of one step of the reference's online softmax */
 
 /* Scratch of one thread. */
 struct work {
@@ -27,7 +28,7 @@ struct attention_job {
     const struct k_isa *isa;
     const struct k_attention *a;
     uint8_t *scratch;
-    size_t stride, n_max, head_blocks;
+    size_t stride, n_max, heads, head_blocks; /* heads of one item; items of one query */
     size_t n_window, n_table; /* places for window keys and for rows (a power of two) */
 };
 
@@ -196,8 +197,8 @@ static void attention_items(void *arg, size_t first, size_t last, uint32_t threa
     const struct k_attention *a = job->a;
     struct work w = work_of(job, thread);
     for (size_t item = first; item < last; item++) {
-        size_t i = a->from + item / job->head_blocks, h0 = item % job->head_blocks * HEADS;
-        size_t m = a->n_head - h0 < HEADS ? a->n_head - h0 : HEADS;
+        size_t i = a->from + item / job->head_blocks, h0 = item % job->head_blocks * job->heads;
+        size_t m = a->n_head - h0 < job->heads ? a->n_head - h0 : job->heads;
         float *out = a->out + (i * a->n_head + h0) * a->d;
         if (w.query != i + 1)
             decode_keys(job, &w, i);
@@ -212,6 +213,16 @@ static void attention_items(void *arg, size_t first, size_t last, uint32_t threa
     }
 }
 
+/* Items for all threads where there are few queries. */
+static void split_heads(struct attention_job *job, size_t n, uint32_t n_threads)
+{
+    job->heads = HEADS;
+    while (job->heads > LEAST_HEADS &&
+           n * ((job->a->n_head + job->heads - 1) / job->heads) < n_threads)
+        job->heads /= 2;
+    job->head_blocks = (job->a->n_head + job->heads - 1) / job->heads;
+}
+
 void k_attention_cpu(struct kernels *k, const struct k_attention *a)
 {
     size_t n = k_attention_queries(a);
@@ -223,7 +234,7 @@ void k_attention_cpu(struct kernels *k, const struct k_attention *a)
         return;
     struct attention_job job = {.isa = k->ctx->isa, .a = a};
     job.n_max = (k_attention_list_max(a) + 15) / 16 * 16;
-    job.head_blocks = (a->n_head + HEADS - 1) / HEADS;
+    split_heads(&job, n, k_threads(k));
     job.n_window = a->window + (a->block ? a->n : 0);
     for (job.n_table = 1; job.n_table < a->n_sel;)
         job.n_table *= 2;
