@@ -10,9 +10,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* About 20 us of pauses: longer than the gap between two kernels of a step, far shorter than a
- * wake-up costs when the machine has other work. */
-#define SPIN_PAUSES 1000
+/* 40 to 200 us of pauses, by processor: longer than what one thread does alone between two
+ * loops of a step and between two steps of decode, so that a pool at work does not sleep; far
+ * shorter than other work on the machine waits for a CPU anyway. */
+#define SPIN_PAUSES 3000
 
 /* A counter that threads wait on until it differs from what they saw. */
 struct gate {
