@@ -1,64 +1,11 @@
-#include "engine/chat_parser.h"
+#include "engine/chat_parser_state.h"
 
 #include <assert.h>
 #include <string.h>
 
-#include "engine/chat_calls.h"
-#include "engine/chat_lexer.h"
-#include "engine/chat_tag.h"
-#include "engine/unicode.h"
 
 #define DEFAULT_MAX_BYTES (16u << 20)
 #define DEFAULT_MAX_CALLS 256u
-#define MAX_BARS 4
-
-enum state {
-    IN_THINKING,
-    IN_ANSWER,
-    IN_AREA,  /* among calls, outside of tags and values */
-    IN_TAG,   /* behind a DSML mark */
-    IN_VALUE, /* of a parameter */
-    AFTER_CALLS,
-    AFTER_EOS,
-    STOPPED
-};
-
-/* Bytes that belong to the markup if a DSML mark follows and to the text if not: newlines, then
- * "<" or "</", then bars of a doubled spelling. */
-struct hold {
-    size_t n_newlines;
-    uint8_t bytes[2 + 3 * MAX_BARS];
-    unsigned n, n_bars, partial; /* partial: bytes of a bar that is not whole yet */
-};
-
-struct chat_parser {
-    struct chat_parser_options options;
-    struct chat_lexer lexer;
-    enum state state;
-    enum state before_tag;
-    struct hold hold;
-    bool at_start; /* of thinking or answer: newlines are skipped */
-    bool thinking_open, saw_eos, finished;
-    bool in_block, had_block, was_cut; /* was_cut: the output ended in a tag or a call */
-    bool lost_calls;
-    bool distrusted; /* calls that follow are never complete */
-    bool noted_rest; /* text behind the block was counted */
-
-    struct chat_tag_text tag;
-    bool tag_closes, tag_is_ascii, tag_is_odd;
-    bool value_is_ascii;   /* its opening tag had ASCII bars: only then do these end it */
-    size_t value_newlines; /* newlines between the value and the tag that may end it */
-    uint32_t calls_before; /* calls of earlier blocks */
-
-    size_t n_bytes;
-    struct buf text, thinking;
-    size_t text_sent, thinking_sent; /* bytes that events were made of */
-    const char *stopped;             /* the stop string that came */
-    struct chat_calls calls;
-    uint32_t args_of; /* the call that events are about, and its bytes so far */
-    size_t args_sent;
-    uint32_t problems[CHAT_N_PROBLEMS];
-};
 
 const char *chat_problem_name(enum chat_problem p)
 {
@@ -129,90 +76,6 @@ void chat_parser_free(struct chat_parser *p)
     free(p);
 }
 
-/* ---- events -------------------------------------------------------------------------------
- */
-
-static enum err send(struct chat_parser *p, enum chat_event_kind kind, uint32_t call,
-                     const void *bytes, size_t n, struct error *e)
-{
-    if (!p->options.on_event)
-        return OK;
-    struct chat_event ev = {kind, call, bytes, n};
-    return p->options.on_event(p->options.user, &ev, e);
-}
-
-/* Bytes at the end of the answer that a stop string may go on. */
-static size_t held_for_stop(const struct chat_parser *p)
-{
-    const struct buf *b = &p->text;
-    size_t most = 0;
-    for (uint32_t i = 0; i < p->options.n_stop; i++) {
-        const char *stop = p->options.stop[i];
-        size_t n = strlen(stop) - 1, unsent = b->len - p->text_sent;
-        for (n = n < unsent ? n : unsent; n > most; n--)
-            if (!memcmp(b->data + b->len - n, stop, n))
-                most = n;
-    }
-    return most;
-}
-
-/* Ends the answer where a stop string is now its end: of several the one that began first. */
-static void look_for_stop(struct chat_parser *p)
-{
-    size_t longest = 0;
-    for (uint32_t i = 0; i < p->options.n_stop; i++) {
-        const char *stop = p->options.stop[i];
-        size_t n = strlen(stop);
-        if (n <= longest || n > p->text.len ||
-            memcmp(p->text.data + p->text.len - n, stop, n) != 0)
-            continue;
-        longest = n;
-        p->stopped = stop;
-    }
-    if (!p->stopped)
-        return;
-    p->text.len -= longest;
-    p->text.data[p->text.len] = '\0';
-    p->state = STOPPED;
-}
-
-/* Sends what a text buffer holds beyond *sent; whole characters only, unless all is asked for.
- */
-static enum err send_text(struct chat_parser *p, enum chat_event_kind kind, const struct buf *b,
-                          size_t *sent, bool all, struct error *e)
-{
-    const uint8_t *news = (const uint8_t *)buf_str(b) + *sent;
-    size_t n = b->len - *sent;
-    if (!all && kind == CHAT_TEXT)
-        n -= held_for_stop(p);
-    if (!all)
-        n -= utf8_open_tail(news, n);
-    *sent += n;
-    return n ? send(p, kind, 0, news, n, e) : OK;
-}
-
-static enum err send_texts(struct chat_parser *p, bool all, struct error *e)
-{
-    bool all_thinking = all || p->state != IN_THINKING;
-    enum err rc = send_text(p, CHAT_THINKING, &p->thinking, &p->thinking_sent, all_thinking, e);
-    /* A tag may turn out to be a stray one, and the answer, with what a stop string needs of
-     * it, goes on behind it. */
-    bool may_go_on = p->state == IN_ANSWER || (p->state == IN_TAG && p->options.n_stop);
-    bool all_text = all || !may_go_on;
-    return rc ? rc : send_text(p, CHAT_TEXT, &p->text, &p->text_sent, all_text, e);
-}
-
-static enum err send_args(struct chat_parser *p, struct error *e)
-{
-    const struct call *call = chat_calls_last(&p->calls);
-    if (!call || p->args_of != p->calls.n || call->arguments.len == p->args_sent)
-        return OK;
-    size_t from = p->args_sent;
-    p->args_sent = call->arguments.len;
-    return send(p, CHAT_CALL_ARGS, p->calls.n - 1, call->arguments.data + from,
-                call->arguments.len - from, e);
-}
-
 /* ---- text and what is held back -------------------------------------------------------------
  */
 
@@ -248,7 +111,7 @@ static enum err put(struct chat_parser *p, uint8_t b, struct error *e)
             return buf_add_byte(&p->thinking, b, e);
         enum err rc = buf_add_byte(&p->text, b, e);
         if (!rc && p->options.n_stop)
-            look_for_stop(p);
+            chat_look_for_stop(p);
         return rc;
     case IN_VALUE:
         return chat_calls_add_value(&p->calls, &b, 1, e);
@@ -293,7 +156,7 @@ static bool extends_hold(const struct hold *h, uint8_t b)
         return h->n == 0;
     if (b == '/')
         return h->n == 1 && h->bytes[0] == '<';
-    return (b == '|' || b == 0xef) && h->n_bars < MAX_BARS;
+    return (b == '|' || b == 0xef) && h->n_bars < CHAT_MAX_BARS;
 }
 
 static void extend_hold(struct hold *h, uint8_t b)
@@ -328,182 +191,6 @@ static enum err feed_text(struct chat_parser *p, uint8_t b, struct error *e)
     return OK;
 }
 
-/* ---- calls --------------------------------------------------------------------------------
- */
-
-static enum err end_value(struct chat_parser *p, bool with_newlines, struct error *e)
-{
-    /* A closing tag that is missing leaves the line end in front of the next tag behind. */
-    size_t n = p->value_newlines;
-    enum err rc = OK;
-    for (n -= n && !with_newlines; n && !rc; n--)
-        rc = chat_calls_add_value(&p->calls, (const uint8_t *)"\n", 1, e);
-    p->value_newlines = 0;
-    return rc ? rc : chat_calls_end_value(&p->calls, e);
-}
-
-static enum err end_call(struct chat_parser *p, bool was_cut, struct error *e)
-{
-    enum err rc = chat_calls_end(&p->calls, was_cut, e);
-    if (!rc)
-        rc = send_args(p, e);
-    if (!chat_calls_last(&p->calls)->view.is_complete)
-        p->lost_calls = true;
-    return rc ? rc : send(p, CHAT_CALL_END, p->calls.n - 1, NULL, 0, e);
-}
-
-/* Ends what is still open of a call because something else begins or ends. */
-static enum err close_open(struct chat_parser *p, struct error *e)
-{
-    enum err rc = OK;
-    if (!p->calls.in_call)
-        return OK;
-    p->problems[CHAT_MISSING_CLOSE]++;
-    chat_calls_last(&p->calls)->view.is_repaired = true;
-    if (p->calls.in_value)
-        rc = end_value(p, false, e);
-    return rc ? rc : end_call(p, false, e);
-}
-
-static enum err begin_call(struct chat_parser *p, const struct chat_tag *tag, struct error *e)
-{
-    enum err rc = close_open(p, e);
-    if (rc)
-        return rc;
-    if (p->calls.n == p->options.max_calls) {
-        p->problems[CHAT_TOO_MANY]++;
-        p->lost_calls = true;
-        p->state = AFTER_CALLS;
-        return OK;
-    }
-    if (!p->in_block)
-        p->problems[CHAT_BARE_INVOKE]++;
-    if ((rc = send_texts(p, true, e)))
-        return rc;
-    if ((rc = chat_calls_begin(&p->calls, tag->name, tag->name_len, e)))
-        return rc;
-    struct call *call = chat_calls_last(&p->calls);
-    if (!tag->is_well_formed)
-        p->problems[CHAT_BAD_TAG]++;
-    call->is_broken = call->is_broken || p->distrusted || !tag->is_well_formed;
-    p->args_of = p->calls.n;
-    p->args_sent = 0;
-    return send(p, CHAT_CALL_BEGIN, p->calls.n - 1, call->name.data, call->name.len, e);
-}
-
-static enum err begin_value(struct chat_parser *p, const struct chat_tag *tag, struct error *e)
-{
-    enum err rc = OK;
-    if (p->calls.in_value) {
-        p->problems[CHAT_MISSING_CLOSE]++;
-        chat_calls_last(&p->calls)->view.is_repaired = true;
-        rc = end_value(p, false, e);
-    }
-    if (rc)
-        return rc;
-    if (!p->calls.in_call || !tag->name_len) {
-        p->problems[tag->name_len ? CHAT_BAD_TAG : CHAT_BAD_NAME]++;
-        p->lost_calls = true;
-        if (p->calls.in_call)
-            chat_calls_last(&p->calls)->is_broken = true;
-        return OK; /* its value is junk */
-    }
-    struct call *call = chat_calls_last(&p->calls);
-    if (!tag->is_well_formed) {
-        p->problems[CHAT_BAD_TAG]++;
-        call->is_broken = true;
-    } else if (tag->string == CHAT_STRING_ABSENT) {
-        p->problems[CHAT_STRING_ATTRIBUTE]++;
-        call->view.is_repaired = true;
-    }
-    enum chat_value_kind kind = tag->string == CHAT_STRING_TRUE    ? CHAT_VALUE_STRING
-                                : tag->string == CHAT_STRING_FALSE ? CHAT_VALUE_JSON
-                                                                   : CHAT_VALUE_GUESS;
-    p->value_is_ascii = p->tag_is_ascii;
-    p->state = IN_VALUE;
-    return chat_calls_begin_value(&p->calls, tag->name, tag->name_len, kind, e);
-}
-
-static enum err begin_block(struct chat_parser *p, const struct chat_tag *tag, struct error *e)
-{
-    enum err rc = close_open(p, e);
-    if (p->in_block) {
-        p->problems[CHAT_BAD_TAG]++;
-        return rc;
-    }
-    if (tag->kind != CHAT_TAG_BLOCK || !tag->is_current_name)
-        p->problems[CHAT_BLOCK_NAME]++;
-    if (!tag->is_well_formed)
-        p->problems[CHAT_BAD_TAG]++;
-    p->in_block = p->had_block = true;
-    p->calls_before = p->calls.n;
-    return rc;
-}
-
-static enum err open_tag(struct chat_parser *p, const struct chat_tag *tag, struct error *e)
-{
-    if (tag->kind == CHAT_TAG_PARAMETER)
-        return begin_value(p, tag, e);
-    if (p->calls.in_value) {
-        /* A value that quotes the format looks the same as one whose closing tags are missing.
-         * What follows may be quoted, too: neither this call nor a later one is safe to run. */
-        p->distrusted = true;
-        chat_calls_last(&p->calls)->is_broken = true;
-    }
-    return tag->kind == CHAT_TAG_INVOKE ? begin_call(p, tag, e) : begin_block(p, tag, e);
-}
-
-static enum err end_block(struct chat_parser *p, struct error *e)
-{
-    enum err rc = close_open(p, e);
-    if (p->in_block && p->calls.n == p->calls_before) {
-        p->problems[CHAT_EMPTY_BLOCK]++;
-        p->lost_calls = true;
-    }
-    if (!p->in_block && !p->calls.n) {
-        p->problems[CHAT_STRAY_CLOSE]++;
-        return rc;
-    }
-    p->in_block = false;
-    p->state = AFTER_CALLS;
-    return rc;
-}
-
-/* A closing tag while a value is open: only its own is right, but any ends the value. */
-static enum err close_value(struct chat_parser *p, const struct chat_tag *tag, struct error *e)
-{
-    if (tag->kind == CHAT_TAG_PARAMETER || tag->kind == CHAT_TAG_OTHER) {
-        if (tag->kind == CHAT_TAG_OTHER || !tag->is_well_formed) {
-            p->problems[CHAT_BAD_CLOSE]++;
-            chat_calls_last(&p->calls)->view.is_repaired = true;
-        }
-        return end_value(p, true, e);
-    }
-    p->problems[CHAT_MISSING_CLOSE]++;
-    chat_calls_last(&p->calls)->view.is_repaired = true;
-    enum err rc = end_value(p, false, e);
-    if (!rc && tag->kind == CHAT_TAG_INVOKE)
-        return end_call(p, false, e);
-    return rc ? rc : end_block(p, e);
-}
-
-static enum err close_tag(struct chat_parser *p, const struct chat_tag *tag, struct error *e)
-{
-    if (p->calls.in_value)
-        return close_value(p, tag, e);
-    if (tag->kind == CHAT_TAG_BLOCK)
-        return end_block(p, e);
-    if (tag->kind == CHAT_TAG_PARAMETER || !p->calls.in_call) {
-        p->problems[CHAT_STRAY_CLOSE]++;
-        return OK;
-    }
-    if (tag->kind == CHAT_TAG_OTHER || !tag->is_well_formed) {
-        p->problems[CHAT_BAD_CLOSE]++;
-        chat_calls_last(&p->calls)->view.is_repaired = true;
-    }
-    return end_call(p, false, e);
-}
-
 /* ---- tags ---------------------------------------------------------------------------------
  */
 
@@ -535,7 +222,7 @@ static enum err end_tag(struct chat_parser *p, bool whole, struct error *e)
     if (p->tag_is_odd || !tag.is_usual)
         p->problems[CHAT_MARK_SPELLING]++;
     p->state = IN_AREA;
-    enum err rc = p->tag_closes ? close_tag(p, &tag, e) : open_tag(p, &tag, e);
+    enum err rc = p->tag_closes ? chat_close_tag(p, &tag, e) : chat_open_tag(p, &tag, e);
     /* A stray closing tag in plain text does not end the text. */
     bool is_stray = p->tag_closes && !p->had_block && !p->calls.n && p->before_tag <= IN_ANSWER;
     if (p->state == IN_AREA && is_stray)
@@ -603,7 +290,7 @@ static enum err feed_eos(struct chat_parser *p, struct error *e)
         rc = chat_calls_flush_value(&p->calls, e);
         p->calls.in_value = false;
         if (!rc)
-            rc = end_call(p, true, e);
+            rc = chat_end_call(p, true, e);
     }
     if (p->in_block) {
         p->problems[CHAT_UNFINISHED_BLOCK]++;
@@ -707,10 +394,10 @@ enum err chat_parser_feed(struct chat_parser *p, const void *bytes, size_t n, bo
     chat_lexer_push(&p->lexer, bytes, n, is_added);
     enum err rc = drain(p, false, e);
     if (!rc)
-        rc = send_texts(p, false, e);
+        rc = chat_send_texts(p, false, e);
     if (!rc)
         rc = chat_calls_flush_value(&p->calls, e);
-    return rc ? rc : send_args(p, e);
+    return rc ? rc : chat_send_args(p, e);
 }
 
 enum err chat_parser_finish(struct chat_parser *p, struct error *e)
@@ -720,7 +407,7 @@ enum err chat_parser_finish(struct chat_parser *p, struct error *e)
     p->finished = true;
     if (!rc && p->state != AFTER_EOS && p->state != STOPPED)
         rc = feed_eos(p, e);
-    return rc ? rc : send_texts(p, true, e);
+    return rc ? rc : chat_send_texts(p, true, e);
 }
 
 /* ---- results ------------------------------------------------------------------------------
