@@ -59,6 +59,7 @@
 /* Device scratch by use; grows and is kept. An op owns its slots from entry to return. */
 enum k_cuda_slot {
     K_CUDA_LINEAR_X,
+    K_CUDA_LINEAR_PART,
     K_CUDA_MOE_LISTS,
     K_CUDA_MOE_EXPERTS,
     K_CUDA_MOE_GATE,

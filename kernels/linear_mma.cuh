@@ -42,49 +42,109 @@ __host__ __device__ static inline bool k_mma_takes(const struct k_weight &w, enu
            (uintptr_t)w.data % 16 == 0;
 }
 
+/* a b of both halves, bf16. */
+__device__ static inline uint32_t k_mma_times(uint32_t a, uint32_t b)
+{
+#ifdef K_CUDA_EMULATED
+    return cuda_emulated_bf16x2_mul(a, b);
+#else
+    uint32_t product;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
+    return product;
+#endif
+}
+
+/* Two E4M3 codes, in bits 8..15 and 24..31, as bf16: exponent and mantissa fall into place, but
+ * for a bias that 2^120 makes up for; NaN (0x7f) has to be made. */
+__device__ static inline uint32_t k_mma_e4m3(uint32_t codes)
+{
+    uint32_t nan = ((codes & 0x7f007f00u) + 0x01000100u) & 0x80008000u;
+    uint32_t bits = (codes & 0x80008000u) | (codes & 0x7f007f00u) >> 4 | (nan >> 15) * 0x7fc0u;
+    return k_mma_times(bits, 0x7b807b80u);
+}
+
+/* The two E2M1 codes of the low byte as bf16, in the same way. */
+__device__ static inline uint32_t k_mma_e2m1(uint32_t codes)
+{
+    uint32_t y = (codes & 0x0fu) << 12 | (codes & 0xf0u) << 24;
+    return k_mma_times((y & 0x80008000u) | (y & 0x70007000u) >> 6, 0x7e807e80u); /* 2^126 */
+}
+
+/* 2^(code - 127) as a pair; 255: NaN. */
+__device__ static inline uint32_t k_mma_scale(uint8_t code)
+{
+    return k_f32_to_bf16(k_e8m0_to_f32(code)) * 0x10001u;
+}
+
 /* Eight values of output o from input i on (i % 8 == 0) as bf16. */
-__device__ static inline void k_mma_weights(const struct k_weight &w, size_t o, uint32_t i,
-                                            uint16_t out[8])
+__device__ static inline uint4 k_mma_weights(const struct k_weight &w, size_t o, uint32_t i)
 {
     size_t at = o * w.n_in + i;
-    if (w.type == K_W_BF16) {
-        *(uint4 *)out = *(const uint4 *)((const uint16_t *)w.data + at);
-        return;
+    if (w.type == K_W_BF16)
+        return *(const uint4 *)((const uint16_t *)w.data + at);
+    uint32_t pair[4];
+    if (w.type == K_W_FP8_32X32) {
+        uint2 codes = *(const uint2 *)((const uint8_t *)w.data + at);
+        uint32_t scale = k_mma_scale(w.scale[o / 32 * (w.n_in / 32) + i / 32]);
+        K_UNROLL
+        for (unsigned q = 0; q < 4; q++) {
+            uint32_t two = (q < 2 ? codes.x : codes.y) >> q % 2 * 16;
+            two = (two << 8 & 0xff00u) | (two << 16 & 0xff000000u);
+            pair[q] = k_mma_times(k_mma_e4m3(two), scale);
+        }
+    } else {
+        uint32_t codes = *(const uint32_t *)((const uint8_t *)w.data + at / 2);
+        uint32_t scale = k_mma_scale(w.scale[at / 32]);
+        K_UNROLL
+        for (unsigned q = 0; q < 4; q++)
+            pair[q] = k_mma_times(k_mma_e2m1(codes >> q * 8), scale);
     }
-    __align__(8) uint8_t codes[8];
-    bool fp8 = w.type == K_W_FP8_32X32;
-    float scale =
-        k_e8m0_to_f32(fp8 ? w.scale[o / 32 * (w.n_in / 32) + i / 32] : w.scale[at / 32]);
-    if (fp8)
-        *(uint2 *)codes = *(const uint2 *)((const uint8_t *)w.data + at);
-    else
-        *(uint32_t *)codes = *(const uint32_t *)((const uint8_t *)w.data + at / 2);
-    for (unsigned q = 0; q < 8; q++) {
-        float v = fp8 ? k_e4m3_to_f32(codes[q])
-                      : k_e2m1_to_f32((uint8_t)(codes[q / 2] >> (q % 2 * 4)));
-        out[q] = k_f32_to_bf16(v * scale);
+    return {pair[0], pair[1], pair[2], pair[3]};
+}
+
+/* Eight inputs as bf16, nearest even. */
+__device__ static inline uint4 k_mma_inputs(const float *from)
+{
+    __align__(16) float x[8];
+    uint32_t pair[4];
+    if ((uintptr_t)from % 16 == 0) {
+        *(float4 *)x = *(const float4 *)from;
+        *(float4 *)(x + 4) = *(const float4 *)(from + 4);
+    } else {
+        K_UNROLL
+        for (unsigned q = 0; q < 8; q++)
+            x[q] = from[q];
     }
+    K_UNROLL
+    for (unsigned q = 0; q < 4; q++) {
+#ifdef K_CUDA_EMULATED
+        pair[q] = k_f32_to_bf16(x[2 * q]) | (uint32_t)k_f32_to_bf16(x[2 * q + 1]) << 16;
+#else
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair[q]) : "f"(x[2 * q + 1]), "f"(x[2 * q]));
+#endif
+    }
+    return {pair[0], pair[1], pair[2], pair[3]};
 }
 
 template <unsigned M, unsigned N, typename X>
 __device__ static inline void k_mma_stage(struct k_mma_shared<M, N> *s,
                                           const struct k_weight &w, size_t o0, size_t o_end,
-                                          X x, uint32_t k0)
+                                          X x, uint32_t k0, unsigned used)
 {
-    __align__(16) uint16_t part[8];
     for (unsigned c = threadIdx.x; c < 4 * 16 * M * (K_MMA_IN / 8); c += K_MMA_THREADS) {
         unsigned o = c / (K_MMA_IN / 8), i = c % (K_MMA_IN / 8) * 8;
-        memset(part, 0, sizeof part);
+        uint4 eight = {0, 0, 0, 0};
         if (o0 + o < o_end)
-            k_mma_weights(w, o0 + o, k0 + i, part);
-        *(uint4 *)&s->w[o][i] = *(const uint4 *)part;
+            eight = k_mma_weights(w, o0 + o, k0 + i);
+        *(uint4 *)&s->w[o][i] = eight;
     }
-    for (unsigned c = threadIdx.x; c < 8 * N * (K_MMA_IN / 8); c += K_MMA_THREADS) {
+    for (unsigned c = threadIdx.x; c < 8 * used * (K_MMA_IN / 8); c += K_MMA_THREADS) {
         unsigned r = c / (K_MMA_IN / 8), i = c % (K_MMA_IN / 8) * 8;
         const float *from = x(r);
-        for (unsigned q = 0; q < 8; q++)
-            part[q] = from ? k_f32_to_bf16(from[k0 + i + q]) : 0;
-        *(uint4 *)&s->x[r][i] = *(const uint4 *)part;
+        uint4 eight = {0, 0, 0, 0};
+        if (from)
+            eight = k_mma_inputs(from + k0 + i);
+        *(uint4 *)&s->x[r][i] = eight;
     }
 }
 
@@ -94,24 +154,28 @@ __device__ static inline uint32_t k_mma_pair(const uint16_t *p)
 }
 
 /* sum[m][n][i]: outputs o0 + k_mma_out<M>(m, i) of rows k_mma_row(n, i); x(r): the n_in inputs
- * of tile row r, or NULL. Outputs from o_end on are undefined. All threads of the block call
- * it. */
+ * of tile row r, or NULL. Of them those from `from` to before `to` are summed (multiples of
+ * 32). Outputs from o_end on, and rows from 8 used on, are undefined. All threads of the block
+ * call it. */
 template <unsigned M, unsigned N, typename X>
 __device__ static inline void k_mma_product(struct k_mma_shared<M, N> *s,
                                             const struct k_weight &w, size_t o0, size_t o_end,
-                                            X x, float sum[M][N][4])
+                                            X x, uint32_t from, uint32_t to, unsigned used,
+                                            float sum[M][N][4])
 {
     unsigned warp = threadIdx.x / K_WARP, lane = threadIdx.x % K_WARP;
     K_UNROLL
     for (unsigned at = 0; at < M * N * 4; at++)
         sum[at / (N * 4)][at / 4 % N][at % 4] = 0;
-    for (uint32_t k0 = 0; k0 < w.n_in; k0 += K_MMA_IN) {
-        k_mma_stage(s, w, o0, o_end, x, k0);
+    for (uint32_t k0 = from; k0 < to; k0 += K_MMA_IN) {
+        k_mma_stage(s, w, o0, o_end, x, k0, used);
         __syncthreads();
         for (unsigned i = lane % 4 * 2; i < K_MMA_IN; i += 16) {
             uint32_t b[N][2];
             K_UNROLL
             for (unsigned n = 0; n < N; n++) {
+                if (n >= used)
+                    continue;
                 b[n][0] = k_mma_pair(&s->x[n * 8 + lane / 4][i]);
                 b[n][1] = k_mma_pair(&s->x[n * 8 + lane / 4][i + 8]);
             }
@@ -122,7 +186,8 @@ __device__ static inline void k_mma_product(struct k_mma_shared<M, N> *s,
                                  k_mma_pair(&row[0][i + 8]), k_mma_pair(&row[8][i + 8])};
                 K_UNROLL
                 for (unsigned n = 0; n < N; n++)
-                    k_mma_bf16(sum[m][n], a, b[n]);
+                    if (n < used)
+                        k_mma_bf16(sum[m][n], a, b[n]);
             }
         }
         __syncthreads();

@@ -7,6 +7,7 @@
 
 #define THREADS 128u
 #define MAX_PAIRS 8192u /* of one round: bounds the scratch */
+#define WIDE_ROWS 64u   /* of a tile where experts have many rows: one expansion for them */
 
 /* Lists on the device, for one round of tokens. */
 struct moe_lists {
@@ -15,6 +16,7 @@ struct moe_lists {
     uint32_t *tile_expert; /* [max_tiles] */
     uint32_t *tile_first;  /* [max_tiles] first entry of `pair` */
     uint32_t *tile_rows;   /* [max_tiles]; 0: unused */
+    uint32_t rows;         /* of a tile at most */
 };
 
 /* One block. A thread per expert counts, one thread makes tiles, a thread per expert fills. */
@@ -33,10 +35,10 @@ __global__ void moe_sort(struct k_moe a, struct moe_lists l, uint32_t max_tiles,
         uint32_t first = 0, tile = 0;
         for (uint32_t e = 0; e < a.n_expert; e++) {
             uint32_t n = l.count[e];
-            for (uint32_t at = 0; at < n; at += K_TILE_ROWS, tile++) {
+            for (uint32_t at = 0; at < n; at += l.rows, tile++) {
                 l.tile_expert[tile] = e;
                 l.tile_first[tile] = first + at;
-                l.tile_rows[tile] = n - at < K_TILE_ROWS ? n - at : K_TILE_ROWS;
+                l.tile_rows[tile] = n - at < l.rows ? n - at : l.rows;
             }
             l.count[e] = first;
             first += n;
@@ -61,9 +63,8 @@ __global__ void moe_all_rows(struct moe_lists l, uint32_t n, uint32_t tiles)
         l.pair[at] = at;
     if (at < tiles) {
         l.tile_expert[at] = 0;
-        l.tile_first[at] = at * K_TILE_ROWS;
-        l.tile_rows[at] =
-            n - at * K_TILE_ROWS < K_TILE_ROWS ? n - at * K_TILE_ROWS : K_TILE_ROWS;
+        l.tile_first[at] = at * l.rows;
+        l.tile_rows[at] = n - at * l.rows < l.rows ? n - at * l.rows : l.rows;
     }
 }
 
@@ -123,31 +124,31 @@ __global__ void moe_tile(const struct k_expert *experts, enum moe_product produc
             y[k_tile_out(q)] = k_rounded(sum[q], out);
 }
 
-#define MMA_ROWS (K_TILE_ROWS / 8) /* tiles of rows, in eights */
-
-/* The same on tensor cores: inputs are bf16 values, weights are FP8, FP4 or bf16. */
+/* The same on tensor cores, tiles of 8 N rows by 64 M outputs: inputs are bf16 values, weights
+ * are FP8, FP4 or bf16. */
+template <unsigned M, unsigned N>
 __global__ void moe_mma(const struct k_expert *experts, enum moe_product product,
                         struct moe_lists l, const float *x, uint32_t x_div, float *y,
                         struct moe_rows to, enum k_round out)
 {
-    typedef struct k_mma_shared<1, MMA_ROWS> shared;
+    typedef struct k_mma_shared<M, N> shared;
     K_SHARED(shared, s);
     struct moe_tile_work t = tile_work(experts, product, l);
-    if (!t.rows)
-        return;
-    size_t n_out = t.w.n_out, o0 = blockIdx.y * (size_t)K_TILE_OUT;
+    size_t n_out = t.w.n_out, o0 = blockIdx.y * (size_t)(64 * M);
+    if (!t.rows || o0 >= n_out)
+        return; /* the whole block */
     auto from = [&](uint32_t r) {
         return r < t.rows ? x + (size_t)(t.pair[r] / x_div) * t.w.n_in : (const float *)NULL;
     };
-    float sum[1][MMA_ROWS][4];
-    k_mma_product<1, MMA_ROWS>(s, t.w, o0, n_out, from, sum);
+    float sum[M][N][4];
+    k_mma_product<M, N>(s, t.w, o0, n_out, from, 0, t.w.n_in, (t.rows + 7) / 8, sum);
     K_UNROLL
-    for (unsigned at = 0; at < MMA_ROWS * 4; at++) {
-        unsigned n = at / 4, i = at % 4;
-        size_t o = o0 + k_mma_out<1>(0, i);
+    for (unsigned at = 0; at < M * N * 4; at++) {
+        unsigned m = at / (N * 4), n = at / 4 % N, i = at % 4;
+        size_t o = o0 + k_mma_out<M>(m, i);
         if (o < n_out && k_mma_row(n, i) < t.rows)
             y[result_row(to, t.pair[k_mma_row(n, i)]) * n_out + o] =
-                k_rounded(sum[0][n][i], out);
+                k_rounded(sum[m][n][i], out);
     }
 }
 
@@ -283,23 +284,37 @@ struct moe_pass {
     const float *weight;
     uint32_t per_token; /* entries of a token */
     uint32_t slot0;
-    bool mma;
+    bool mma, wide; /* tensor cores; tiles of WIDE_ROWS */
 };
+
+template <unsigned M, unsigned N>
+static void product_mma(struct kernels *k, const struct moe_lists &lists,
+                        const struct moe_pass *p, enum moe_product which, uint32_t n_out,
+                        const float *x, uint32_t x_div, float *y, struct moe_rows to,
+                        enum k_round out)
+{
+    auto moe_mma = ::moe_mma<M, N>;
+    const struct k_expert *experts = p->experts;
+    K_LAUNCH(moe_mma, dim3(p->tiles, k_div_up(n_out, 64 * M)), dim3(K_MMA_THREADS),
+             sizeof(struct k_mma_shared<M, N>), k, experts, which, lists, x, x_div, y, to, out);
+}
 
 static void product(struct kernels *k, const struct k_moe *a, const struct moe_work *w,
                     const struct moe_pass *p, enum moe_product which, const float *x,
                     uint32_t x_div, float *y, struct moe_rows to)
 {
     enum k_round in = a->in == K_FP8_32 ? K_EXACT : a->in, mid = a->mid;
-    dim3 grid(p->tiles, k_div_up(which == MOE_W2 ? a->d : p->inter, K_TILE_OUT));
+    uint32_t n_out = which == MOE_W2 ? a->d : p->inter;
     struct moe_lists lists = w->lists;
     const struct k_expert *experts = p->experts;
-    if (p->mma)
-        K_LAUNCH(moe_mma, grid, dim3(K_MMA_THREADS), sizeof(struct k_mma_shared<1, MMA_ROWS>),
-                 k, experts, which, lists, x, x_div, y, to, mid);
+    if (p->mma && p->wide)
+        product_mma<2, WIDE_ROWS / 8>(k, lists, p, which, n_out, x, x_div, y, to, mid);
+    else if (p->mma)
+        product_mma<1, K_TILE_ROWS / 8>(k, lists, p, which, n_out, x, x_div, y, to, mid);
     else
-        K_LAUNCH(moe_tile, grid, dim3(K_TILE_THREADS), sizeof(struct k_tile_shared), k, experts,
-                 which, lists, x, x_div, y, to, in, mid);
+        K_LAUNCH(moe_tile, dim3(p->tiles, k_div_up(n_out, K_TILE_OUT)), dim3(K_TILE_THREADS),
+                 sizeof(struct k_tile_shared), k, experts, which, lists, x, x_div, y, to, in,
+                 mid);
 }
 
 static void run_pass(struct kernels *k, const struct k_moe *a, struct moe_work *w,
@@ -317,26 +332,39 @@ static void run_pass(struct kernels *k, const struct k_moe *a, struct moe_work *
     product(k, a, w, p, MOE_W2, act, 1, a->part, slots);
 }
 
+/* How rows of a pass are cut into tiles. `experts` of them at most have a tile that is not
+ * full. */
+static void cut(struct moe_work *w, struct moe_pass *p, size_t rows, uint32_t experts)
+{
+    p->rows = rows;
+    p->wide = p->mma && rows > K_TILE_ROWS * (size_t)experts;
+    w->lists.rows = p->wide ? WIDE_ROWS : K_TILE_ROWS;
+    p->tiles = k_div_up(rows, w->lists.rows) + (uint32_t)(experts < rows ? experts : rows);
+}
+
 /* part of a few tokens. */
 static void run_round(struct kernels *k, const struct k_moe *a, struct moe_work *w)
 {
-    struct moe_lists lists = w->lists;
-    uint32_t tiles = w->max_tiles, n = (uint32_t)a->n;
+    uint32_t n = (uint32_t)a->n;
     if (a->top_k && a->n_expert) {
         struct moe_pass routed = {};
         routed.experts = w->experts, routed.inter = a->experts[0].w1.n_out;
-        routed.tiles = tiles, routed.rows = a->n * a->top_k;
         routed.expert = a->expert, routed.weight = a->weight, routed.per_token = a->top_k;
         routed.mma = w->mma;
+        cut(w, &routed, a->n * a->top_k, a->n_expert);
+        struct moe_lists lists = w->lists;
+        uint32_t tiles = routed.tiles;
         K_LAUNCH(moe_sort, dim3(1), dim3(256), 0, k, *a, lists, tiles, w->only);
         run_pass(k, a, w, &routed);
     }
     if (a->shared && (!a->only || a->only[a->n_expert])) {
         struct moe_pass all = {};
         all.experts = w->experts + a->n_expert, all.inter = a->shared->w1.n_out;
-        all.tiles = k_div_up(n, K_TILE_ROWS), all.rows = n;
         all.per_token = 1, all.slot0 = a->top_k;
         all.mma = takes_mma(a, a->shared);
+        cut(w, &all, n, 1);
+        struct moe_lists lists = w->lists;
+        all.tiles = k_div_up(n, lists.rows);
         K_LAUNCH(moe_all_rows, dim3(k_div_up(n, THREADS)), dim3(THREADS), 0, k, lists, n,
                  all.tiles);
         run_pass(k, a, w, &all);

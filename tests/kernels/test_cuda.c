@@ -21,7 +21,7 @@ struct world {
     uint8_t *rows;
     int32_t *numbers;
     uint64_t *positions;
-    struct k_weight fp8, mix, bf16;
+    struct k_weight fp8, wide, mix, bf16;
     struct k_expert experts[3];
 };
 
@@ -32,6 +32,7 @@ static struct world world_new(void)
     w.numbers = calloc(4096, sizeof *w.numbers);
     w.positions = calloc(64, sizeof *w.positions);
     w.fp8 = weight_new(K_W_FP8_32X32, D, D, 1, 3);
+    w.wide = weight_new(K_W_FP8_32X32, D, 8 * D, 1, 3);
     w.bf16 = weight_new(K_W_BF16, D, D, 1, 4);
     w.mix = weight_new(K_W_F32, 24, 4 * D, 1, 5);
     for (unsigned i = 0; i < 3; i++)
@@ -44,7 +45,7 @@ static struct world world_new(void)
 static void world_free(struct world *w)
 {
     free(w->f), free(w->out), free(w->rows), free(w->numbers), free(w->positions);
-    weight_free(&w->fp8), weight_free(&w->bf16), weight_free(&w->mix);
+    weight_free(&w->fp8), weight_free(&w->wide), weight_free(&w->bf16), weight_free(&w->mix);
     for (unsigned i = 0; i < 3; i++) {
         weight_free(&w->experts[i].w1);
         weight_free(&w->experts[i].w3);
@@ -86,10 +87,13 @@ static void run_linear(struct kernels *k, struct world *w)
 {
     struct k_linear a = {.w = &w->fp8, .x = w->f, .y = w->out, .n = N};
     k->linear(k, &a);
-    a.in = K_BF16; /* tensor cores, few rows and many */
-    k->linear(k, &a);
-    a.n = 20;
-    k->linear(k, &a);
+    a.in = K_BF16; /* tensor cores, few rows and many, whole and in parts */
+    for (a.n = N; a.n <= 4 * N; a.n += 3 * N)
+        for (unsigned wide = 0; wide < 2; wide++) {
+            a.w = wide ? &w->wide : &w->fp8;
+            k->linear(k, &a);
+        }
+    a.n = N;
     a.in = K_FP8_32;
     k->linear(k, &a);
 }

@@ -184,9 +184,10 @@ static void test_moe(void **state)
         size_t n;
         uint32_t d, inter, top_k;
         enum k_type type;
-    } cases[] = {{1, 64, 32, 2, K_W_FP4_1X32},  {5, 96, 64, 3, K_W_FP4_1X32},
-                 {40, 64, 96, 2, K_W_FP4_1X32}, {3, 128, 160, 1, K_W_FP8_32X32},
-                 {4, 20, 9, 2, K_W_F32},        {17, 160, 64, 6, K_W_FP4_1X32}};
+    } cases[] = {{1, 64, 32, 2, K_W_FP4_1X32},   {5, 96, 64, 3, K_W_FP4_1X32},
+                 {40, 64, 96, 2, K_W_FP4_1X32},  {3, 128, 160, 1, K_W_FP8_32X32},
+                 {4, 20, 9, 2, K_W_F32},         {17, 160, 64, 6, K_W_FP4_1X32},
+                 {150, 64, 160, 2, K_W_FP4_1X32}}; /* rows enough for CUDA's wide tiles */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct world w =
             world_new(cases[i].n, cases[i].d, cases[i].inter, cases[i].top_k, cases[i].type);

@@ -413,6 +413,18 @@ static float bf16_to_f32(uint16_t half)
     return f32_of((uint32_t)half << 16);
 }
 
+static uint32_t bf16_of(float x)
+{
+    uint32_t u = bits_of(x);
+    return x != x ? 0x7fffu : (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+}
+
+uint32_t cuda_emulated_bf16x2_mul(uint32_t a, uint32_t b)
+{
+    return bf16_of(bf16_to_f32((uint16_t)a) * bf16_to_f32((uint16_t)b)) |
+           bf16_of(bf16_to_f32((uint16_t)(a >> 16)) * bf16_to_f32((uint16_t)(b >> 16))) << 16;
+}
+
 static inline float f16_to_f32(uint16_t half)
 {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16;

@@ -214,6 +214,8 @@ template <typename T> static inline T __ldg(const T *p)
  * (PTX ISA, "Matrix Fragments for mma.m16n8k16"). */
 void cuda_emulated_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]);
 void cuda_emulated_mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2]);
+/* fma.rn.bf16x2 with -0 added. */
+uint32_t cuda_emulated_bf16x2_mul(uint32_t a, uint32_t b);
 /* ldmatrix.m8n8.x4.b16: lane l names row l % 8 of matrix l / 8 and gets values 2 (l % 4) and
  * the next of row l / 4 of each, or, transposed, column l / 4 of these two rows. */
 void cuda_emulated_ldmatrix(uint32_t r[4], const void *row, bool transposed);

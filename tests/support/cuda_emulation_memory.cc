@@ -38,7 +38,9 @@ struct stream {
     std::vector<fill> fills;
 };
 
-thread_local int current_device;
+/* Aligned, as mold else may begin what it protects after relocation a page too early: a
+ * program of just the wrong size does not start then. */
+alignas(64) thread_local int current_device;
 thread_local cudaError_t last_error;
 
 [[noreturn]] void refuse(const char *what)
