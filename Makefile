@@ -78,6 +78,8 @@ TOOL_SRC    := $(wildcard tests/support/tools/*.c)
 TEST_TOOLS  := $(patsubst tests/support/tools/%.c,$(B)/tests/%,$(TOOL_SRC))
 # The CUDA kernels compiled for the host, as the library that agentd loads.
 EMULATED_LIB := $(B)/tests/libagentd-cuda-emulated.so
+# What bench_gpu takes for cuBLAS in its test.
+CUBLAS_STANDIN := $(B)/tests/standin/libcublas.so
 EXAMPLE_SRC := $(wildcard examples/*.c)
 EXAMPLES    := $(patsubst examples/%.c,$(B)/examples/%,$(EXAMPLE_SRC))
 
@@ -96,7 +98,7 @@ endef
 
 all: $(BINS) $(EXAMPLES) ## the binaries, CPU only
 
-tests: all $(TESTS) $(TEST_TOOLS) $(FUZZ_REPLAY) $(EMULATED_LIB) $(B)/gpu/bench_gpu ## and everything that check runs
+tests: all $(TESTS) $(TEST_TOOLS) $(FUZZ_REPLAY) $(EMULATED_LIB) $(CUBLAS_STANDIN) $(B)/gpu/bench_gpu ## and everything that check runs
 
 $(LIB): $(LIB_OBJ)
 	$(call say,AR,$@)
@@ -147,6 +149,11 @@ $(EMULATED_LIB): $(EMULATED_OBJ) $(patsubst %.c,$(B)/obj/cuda/%.o,base/err.c ker
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CXX) $(LDFLAGS) -shared -o $@ $^
+
+$(CUBLAS_STANDIN): $(B)/obj/cuda/tests/gpu/standin_cublas.o
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -shared -o $@ $^
 
 $(TEST_TOOLS): $(B)/tests/%: $(B)/obj/tests/support/tools/%.o $(SUPPORT_OBJ) $(LIB)
 	$(call link,$(TEST_LIBS))

@@ -20,6 +20,8 @@ struct bench {
     struct bench_ceilings ceilings;
     const char *folder; /* for the file that a resume reads */
     double least_s;     /* how long one figure is measured */
+    void *cublas;       /* its handle; NULL: it is not here, or not looked up yet */
+    void *cublas_gemm, *cublas_mark;
 };
 
 /* Stops the program: every call of a bench is meant to work. */
@@ -38,7 +40,15 @@ void bench_report_floor(const struct bench *b, const char *what, const char *sha
                         double seconds, double floor_seconds);
 double bench_floor(const struct bench *b, double flops, double bytes);
 
+/* Looks cuBLAS up; false: it is not here. */
+bool bench_cublas_open(struct bench *b);
+/* y [n][n_out] = x [n][n_in] times w [n_out][n_in] by cuBLAS, x and w bf16, y bf16 or f32;
+ * false: it refuses. */
+bool bench_cublas_product(struct bench *b, void *y, bool is_f32, const void *x, const void *w,
+                          int n, int n_out, int n_in);
 void bench_ceilings(struct bench *b);
+/* Dense products of a layer by cuBLAS, if it is here, beside ours. */
+void bench_cublas(struct bench *b);
 /* One layer at prefill 2048 and 8192, decode 1, 16 and 64. */
 void bench_layer(struct bench *b);
 /* The state of 1,048,576 tokens into the device, whole and bounded. */

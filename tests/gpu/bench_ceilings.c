@@ -1,6 +1,5 @@
 /* What the device can do at most: copies, and the product that cuBLAS makes of two large bf16
- * matrices. cuBLAS is looked up when the program runs; nothing links it. */
-#include <dlfcn.h>
+ * matrices (bench_cublas.c). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,20 +51,10 @@ static void measure_copies(struct bench *b)
     b->k.free(&b->k, c.dst);
 }
 
-/* ---- cuBLAS -------------------------------------------------------------------------------
+/* ---- products ----------------------------------------------------------------------------
  */
 
-/* Values of cublas_api.h and library_types.h. */
-enum { OP_N = 0, OP_T = 1, R_16BF = 14, R_32F = 0, COMPUTE_32F = 68, GEMM_DEFAULT = -1 };
-
-typedef int create_fn(void **handle);
-typedef int gemm_fn(void *handle, int op_a, int op_b, int m, int n, int k, const void *alpha,
-                    const void *a, int type_a, int lda, const void *b, int type_b, int ldb,
-                    const void *beta, void *c, int type_c, int ldc, int compute, int algo);
-
-struct product {
-    gemm_fn *gemm;
-    void *handle;
+struct square {
     void *a, *b, *c;
     int n;
     bool failed;
@@ -73,42 +62,15 @@ struct product {
 
 static void multiply(struct bench *b, void *arg)
 {
-    struct product *p = arg;
-    const float one = 1, zero = 0;
-    p->failed |=
-        p->gemm(p->handle, OP_T, OP_N, p->n, p->n, p->n, &one, p->a, R_16BF, p->n, p->b, R_16BF,
-                p->n, &zero, p->c, R_16BF, p->n, COMPUTE_32F, GEMM_DEFAULT) != 0;
-    b->k.copy(&b->k, p->c, p->a, 4); /* the table's stream waits for the default one */
-}
-
-static void *open_cublas(void)
-{
-    static const char *const names[] = {"libcublas.so", "libcublas.so.13", "libcublas.so.12",
-                                        "/usr/local/cuda/lib64/libcublas.so"};
-    void *lib = NULL;
-    for (size_t i = 0; i < sizeof(names) / sizeof(*names) && !lib; i++)
-        lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    return lib;
-}
-
-static bool look_up(struct product *p)
-{
-    void *lib = open_cublas();
-    void *create_at = lib ? dlsym(lib, "cublasCreate_v2") : NULL;
-    void *gemm_at = lib ? dlsym(lib, "cublasGemmEx") : NULL;
-    create_fn *create;
-    if (!create_at || !gemm_at)
-        return false;
-    memcpy(&create, &create_at, sizeof(create));
-    memcpy(&p->gemm, &gemm_at, sizeof(p->gemm));
-    return create(&p->handle) == 0;
+    struct square *p = arg;
+    p->failed |= !bench_cublas_product(b, p->c, false, p->b, p->a, p->n, p->n, p->n);
 }
 
 static void measure_product(struct bench *b)
 {
-    struct product p = {.n = 8192};
+    struct square p = {.n = b->small ? 32 : 8192};
     size_t bytes = (size_t)p.n * (size_t)p.n * 2;
-    if (b->small || !look_up(&p)) {
+    if (!bench_cublas_open(b)) {
         fprintf(stderr, "%-28s %s\n", "product of matrices",
                 "no cuBLAS: floors count bytes alone");
         return;

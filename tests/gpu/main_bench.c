@@ -153,6 +153,7 @@ int main(int argc, char **argv)
     int code = show_device(&b, o.device);
     if (!o.info) {
         bench_ceilings(&b);
+        bench_cublas(&b);
         bench_layer(&b);
         bench_resume(&b);
     }

@@ -108,6 +108,45 @@ static void test_bench(void **state)
     assert_true(n > 50);
 }
 
+/* cuBLAS is looked up, timed beside ours, and found out: the stand-in adds a row in company in
+ * another order than alone. */
+static void test_bench_cublas(void **state)
+{
+    (void)state;
+    size_t n_alone = 0, n_company = 0;
+    char folder[256];
+    (void)snprintf(folder, sizeof folder, "%s", program("tests/standin"));
+    const char *argv[8] = {program("gpu/bench_gpu"),
+                           "--library",
+                           emulated_library(),
+                           "--small",
+                           "--folder",
+                           dir,
+                           NULL};
+    setenv("LD_LIBRARY_PATH", folder, 1);
+    assert_int_equal(run(argv, false), 0);
+    unsetenv("LD_LIBRARY_PATH");
+    for (char *rest = out, *line; (line = strtok_r(rest, "\n", &rest));) {
+        json_auto_t *j = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+        const char *what = json_string_value(json_object_get(j, "what"));
+        const char *shape = json_string_value(json_object_get(j, "shape"));
+        json_int_t moved = json_integer_value(json_object_get(j, "cublas_moved"));
+        if (!what || strcmp(what, "dense product") != 0)
+            continue;
+        assert_true(json_number_value(json_object_get(j, "cublas_bf16_us")) > 0);
+        assert_true(json_number_value(json_object_get(j, "ours_fp8_us")) > 0);
+        if (!strncmp(shape, "1 token,", 8)) {
+            assert_int_equal(moved, 0);
+            n_alone++;
+        } else {
+            assert_true(moved > 0);
+            n_company++;
+        }
+    }
+    assert_int_equal(n_alone, 3);
+    assert_int_equal(n_company, 3);
+}
+
 /* Without a device both say so, with a status of its own. */
 static void test_no_device(void **state)
 {
@@ -172,7 +211,8 @@ static void test_mirror_sees(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bench), cmocka_unit_test(test_no_device),
-        cmocka_unit_test(test_mirrored), cmocka_unit_test(test_mirror_sees)};
+        cmocka_unit_test(test_bench), cmocka_unit_test(test_bench_cublas),
+        cmocka_unit_test(test_no_device), cmocka_unit_test(test_mirrored),
+        cmocka_unit_test(test_mirror_sees)};
     return !!cmocka_run_group_tests(tests, setup, teardown);
 }
