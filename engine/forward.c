@@ -11,16 +11,6 @@
 /* ---- runs side by side --------------------------------------------------------------------
  */
 
-struct batch batch_of(struct run *runs, uint32_t n_runs)
-{
-    struct batch batch = {.runs = runs, .n_runs = n_runs};
-    for (uint32_t i = 0; i < n_runs; i++) {
-        runs[i].row = batch.n;
-        batch.n += runs[i].n;
-    }
-    return batch;
-}
-
 uint32_t run_first(const struct model *m, const struct run *r, uint32_t layer)
 {
     uint64_t from = r->from[m->shape.class[layer]];
@@ -43,6 +33,26 @@ static bool is_whole(const struct run *r)
     return !r->replay && !r->held;
 }
 
+struct batch batch_of(struct run *runs, uint32_t n_runs)
+{
+    struct batch batch = {.runs = runs, .n_runs = n_runs};
+    for (uint32_t i = 0; i < n_runs; i++) {
+        runs[i].row = batch.n;
+        batch.n += runs[i].n;
+    }
+    if (n_runs && runs[0].kv->pages)
+        batch.n_alone = n_runs;
+    else if (n_runs && (runs[0].is_chunk || !is_whole(&runs[0])))
+        batch.n_alone = 1;
+    return batch;
+}
+
+uint32_t run_groups(const struct run *r, uint32_t ratio, uint64_t *row0)
+{
+    *row0 = r->pos0 / ratio;
+    return r->replay || r->held ? 0 : (uint32_t)((r->pos0 % ratio + r->n) / ratio);
+}
+
 /* ---- buffers ------------------------------------------------------------------------------
  */
 
@@ -52,7 +62,7 @@ struct buffer {
     size_t n_bytes;
 };
 
-#define WORK_BUFFERS 56
+#define WORK_BUFFERS 60
 
 /* Every buffer of w with its size, for a batch of `cap` tokens. */
 static size_t list_buffers(const struct model *m, struct work *w, size_t cap,
@@ -108,6 +118,8 @@ static size_t list_buffers(const struct model *m, struct work *w, size_t cap,
     ADD(blocks, cap * c->candidate_blocks * sizeof(int32_t));
     bool copies_engram = !m->k.host_memory && !m->engram_slots;
     ADD_PAIR(experts, cap * n_active * sizeof(int32_t));
+    ADD_PAIR(runs, BATCH_MAX_RUNS * sizeof(struct k_run));
+    ADD_PAIR(group_positions, c->n_kv_sources * cap * sizeof(uint64_t));
     ADD(ids, cap * sizeof(uint32_t));
     ADD_PAIR(positions, cap * sizeof(uint64_t));
     ADD_PAIR(engram_ids, c->n_engram * cap * tables * sizeof(uint64_t));
@@ -287,15 +299,20 @@ void forward_expect(struct model *m, const struct batch *batch, uint32_t k)
     engram_slots_advance(m->engram_slots);
 }
 
+static void list_positions(struct model *m, const struct batch *batch)
+{
+    struct work *b = m->work;
+    for (uint32_t k = 0; k < batch->n_runs; k++)
+        for (uint32_t i = 0; i < batch->runs[k].n; i++)
+            b->positions[batch->runs[k].row + i] = batch->runs[k].pos0 + i;
+    work_to_device(m, b->d_positions, b->positions, batch->n * sizeof(*b->positions));
+}
+
 static void rope_tables(struct model *m, const struct batch *batch)
 {
     struct work *b = m->work;
     struct k_rope_table t = {
         .pos = b->d_positions, .n = batch->n, .half = m->config.rope_dim / 2};
-    for (uint32_t k = 0; k < batch->n_runs; k++)
-        for (uint32_t i = 0; i < batch->runs[k].n; i++)
-            b->positions[batch->runs[k].row + i] = batch->runs[k].pos0 + i;
-    work_to_device(m, b->d_positions, b->positions, batch->n * sizeof(*b->positions));
     t.inv_freq = m->rope_plain, t.cos = b->plain_cos, t.sin = b->plain_sin;
     m->k.rope_table(&m->k, &t);
     t.inv_freq = m->rope_yarn, t.cos = b->yarn_cos, t.sin = b->yarn_sin;
@@ -313,12 +330,79 @@ static void begin_run(struct model *m, const struct run *r)
     m->k.copy_in(&m->k, b->ids + r->row, r->ids, r->n * sizeof(*b->ids));
 }
 
-enum err forward_begin(struct model *m, const struct batch *batch, struct error *e)
+/* Tokens in steps of a power of two, so that launches that depend on the number keep their
+ * shape for long. */
+#define SEEN_LEAST 4096
+
+static uint64_t rounded_up(uint64_t n)
+{
+    uint64_t step = SEEN_LEAST;
+    while (step < n)
+        step *= 2;
+    return step;
+}
+
+/* Groups of a source, in the order of the runs. A steady batch has room for as many as there
+ * can be, wherever its runs begin. */
+static void list_groups(struct model *m, const struct batch *batch, uint32_t source)
+{
+    struct work *b = m->work;
+    uint32_t ratio = m->shape.source_ratio[source], at = 0;
+    uint64_t *positions = b->group_positions + (size_t)source * b->cap;
+    for (uint32_t i = 0; i < batch->n_runs; i++) {
+        const struct run *r = &batch->runs[i];
+        uint64_t row0;
+        uint32_t n = run_groups(r, ratio, &row0);
+        uint32_t room = batch->is_steady ? (r->n + ratio - 1) / ratio : n;
+        /* A row stands for its group's first token: that is its position. */
+        for (uint32_t k = 0; k < room; k++)
+            positions[at + k] = k < n ? (row0 + k) * ratio : 0;
+        b->runs[i].source[source] = (struct k_run_source){.rows = kv_rows(r->kv, source, 0),
+                                                          .keys = kv_keys(r->kv, source, 0),
+                                                          .row = row0,
+                                                          .n = n,
+                                                          .first = at};
+        at += room;
+    }
+    b->n_groups[source] = at;
+    work_to_device(m, b->d_group_positions + (size_t)source * b->cap, positions,
+                   at * sizeof(*positions));
+}
+
+/* What the ops read that look at sequences. */
+static void list_runs(struct model *m, const struct batch *batch)
+{
+    struct work *b = m->work;
+    assert(batch->n_runs <= BATCH_MAX_RUNS);
+    b->n_seen = 0;
+    b->n_most = 0;
+    for (uint32_t i = 0; i < batch->n_runs; i++) {
+        const struct run *r = &batch->runs[i];
+        b->runs[i] = (struct k_run){.pos0 = r->pos0,
+                                    .row = r->row,
+                                    .n = r->n,
+                                    .ring = r->kv->ring,
+                                    .pending = r->kv->pending};
+        memcpy(b->runs[i].lo, r->lo, sizeof(r->lo));
+        if (i >= batch->n_alone && r->pos0 + r->n > b->n_seen)
+            b->n_seen = r->pos0 + r->n;
+        if (i >= batch->n_alone && r->n > b->n_most)
+            b->n_most = r->n;
+    }
+    if (batch->is_steady)
+        b->n_seen = rounded_up(b->n_seen);
+    for (uint32_t i = 0; i < m->config.n_kv_sources && !batch->runs[0].block; i++)
+        list_groups(m, batch, i);
+    if (batch->n_alone < batch->n_runs)
+        work_to_device(m, b->d_runs, b->runs, batch->n_runs * sizeof(*b->runs));
+}
+
+/* All that the host does in front of the first op. */
+static enum err prepare(struct model *m, const struct batch *batch, struct error *e)
 {
     enum err rc = work_reserve(m, batch->n, e);
     if (rc)
         return rc;
-    struct work *b = m->work;
     m->broken = (struct error){0};
     m->gathered.of = NULL;
     for (uint32_t i = 0; i < batch->n_runs; i++) {
@@ -327,6 +411,14 @@ enum err forward_begin(struct model *m, const struct batch *batch, struct error 
     }
     if (!batch->runs[0].block)
         forward_expect(m, batch, 0);
+    list_runs(m, batch);
+    list_positions(m, batch);
+    return OK;
+}
+
+static void embed(struct model *m, const struct batch *batch)
+{
+    struct work *b = m->work;
     rope_tables(m, batch);
     m->k.embed(&m->k, &(struct k_embed){.w = &m->weights.embed,
                                         .ids = b->ids,
@@ -334,7 +426,14 @@ enum err forward_begin(struct model *m, const struct batch *batch, struct error 
                                         .pre = b->pre,
                                         .n = batch->n,
                                         .copies = m->config.hc});
-    return OK;
+}
+
+enum err forward_begin(struct model *m, const struct batch *batch, struct error *e)
+{
+    enum err rc = prepare(m, batch, e);
+    if (!rc)
+        embed(m, batch);
+    return rc;
 }
 
 /* ---- streams that wait ---------------------------------------------------------------------
@@ -488,11 +587,14 @@ void forward_commit(struct model *m, const struct run *r, uint32_t n)
     const struct config *c = &m->config;
     struct work *b = m->work;
     assert(n && n <= r->n);
-    for (uint32_t l = 0; l < m->shape.n_rings; l++) {
+    size_t row = m->shape.ring_row, stride = b->cap * row;
+    for (uint32_t l = 0, more; l < m->shape.n_rings; l += more) { /* all alike at once */
         uint32_t first = run_first(m, r, l);
+        for (more = 1; l + more < m->shape.n_rings && run_first(m, r, l + more) == first;)
+            more++;
         if (first < n)
-            kv_ring_write(r->kv, l, r->pos0 + first, n - first,
-                          b->keys + ((size_t)l * b->cap + r->row + first) * m->shape.ring_row);
+            kv_ring_write(r->kv, l, more, r->pos0 + first, n - first,
+                          b->keys + l * stride + (r->row + first) * row, stride);
     }
     for (uint32_t i = 0; i < c->n_kv_sources && !r->held; i++) {
         size_t at = ((size_t)i * b->cap + r->row + n - 1) * c->head_dim;

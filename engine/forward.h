@@ -54,10 +54,16 @@ struct run {
 
 /* Runs of different sequences in one pass. Only the first one may leave out tokens anywhere (a
  * clipped prefill, a replay, streams that were held): so the rows that a layer works on are
- * always the last ones. */
+ * always the last ones.
+ *
+ * Ops that look at sequences are called once for the list of those that decode, and once for
+ * each of the n_alone runs in front of it: a chunk, a run that leaves out tokens, and all where
+ * rows of a sequence may be on the disk. */
 struct batch {
     const struct run *runs;
     uint32_t n_runs, n; /* n: rows of all */
+    uint32_t n_alone;
+    bool is_steady; /* nothing in a call depends on more than the batch's shape (graphs.h) */
 };
 
 /* Gives the runs their rows. Borrows them. */
@@ -91,8 +97,15 @@ struct work {
     float *row_cos, *row_sin;                           /* [cap][rope_dim/2] for new rows */
     int32_t *sel, *d_sel; /* [cap][index_topk] selection of the latest index source; sel: only
                              with rows that are gathered */
-    int32_t *sel_at, *d_sel_at;   /* [cap][index_topk] the same, among those rows */
-    int32_t *blocks;              /* [cap][candidate_blocks] of the candidate source */
+    int32_t *sel_at, *d_sel_at; /* [cap][index_topk] the same, among those rows */
+    int32_t *blocks;            /* [cap][candidate_blocks] of the candidate source */
+    /* The batch's runs as ops read them, and the groups that they complete (kernels/run.h): how
+     * many there are of a source, gaps included, and at which positions they begin. */
+    struct k_run *runs, *d_runs;                   /* [BATCH_MAX_RUNS] */
+    uint64_t *group_positions, *d_group_positions; /* [n_sources][cap] */
+    uint32_t n_groups[CONFIG_MAX_SOURCES];
+    uint64_t n_seen;              /* no run of the list sees more tokens than these ... */
+    uint32_t n_most;              /* ... nor has more itself */
     int32_t *experts, *d_experts; /* [cap][n_active] */
     uint32_t *ids;
     uint64_t *positions, *d_positions;
@@ -110,6 +123,7 @@ struct work {
 };
 
 #define LOGIT_ROWS 16
+#define BATCH_MAX_RUNS 65 /* a chunk, and all that decode */
 
 NODISCARD enum err work_reserve(struct model *m, uint32_t n, struct error *e);
 void work_free(struct model *m);
@@ -143,6 +157,10 @@ void forward_expect(struct model *m, const struct batch *batch, uint32_t k);
  * ids[0] comes the history, as in struct run. */
 void forward_prefetch(struct model *m, const uint32_t *history, const uint32_t *ids,
                       uint64_t at, uint64_t n);
+
+/* Groups of `ratio` tokens that a run completes; the first is row number *row0 of its plane.
+ * None where the rows are there already. */
+uint32_t run_groups(const struct run *r, uint32_t ratio, uint64_t *row0);
 
 NODISCARD enum err forward_begin(struct model *m, const struct batch *batch, struct error *e);
 void forward_engram(struct model *m, const struct batch *batch, uint32_t layer);

@@ -657,17 +657,18 @@ float *kv_pending(const struct kv *kv, uint32_t source)
     return kv->pending + (size_t)source * 2 * kv->shape->head_dim;
 }
 
-void kv_ring_write(struct kv *kv, uint32_t layer, uint64_t pos0, uint32_t n,
-                   const uint8_t *keys)
+void kv_ring_write(struct kv *kv, uint32_t layer, uint32_t n_layers, uint64_t pos0, uint32_t n,
+                   const uint8_t *keys, size_t key_stride)
 {
-    uint32_t w = kv->shape->window, row = kv->shape->ring_row;
-    uint8_t *ring = kv_ring(kv, layer);
     struct kernels *k = kernels_of(kv);
-    for (uint32_t i = n > w ? n - w : 0, more; i < n; i += more) { /* in one piece or two */
-        uint32_t slot = (uint32_t)((pos0 + i) % w);
-        more = n - i < w - slot ? n - i : w - slot;
-        k->copy(k, ring + (size_t)slot * row, keys + (size_t)i * row, (size_t)more * row);
-    }
+    k->ring(k, &(struct k_ring){.ring = kv_ring(kv, layer),
+                                .keys = keys,
+                                .key_stride = key_stride,
+                                .pos0 = pos0,
+                                .n = n,
+                                .n_layers = n_layers,
+                                .window = kv->shape->window,
+                                .row_bytes = kv->shape->ring_row});
 }
 
 bool kv_ring_position(const struct kv *kv, uint32_t layer, uint32_t slot, uint64_t *position)

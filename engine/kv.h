@@ -142,10 +142,11 @@ uint8_t *kv_rows(const struct kv *kv, uint32_t source, uint64_t row);
 uint8_t *kv_keys(const struct kv *kv, uint32_t source, uint64_t row);
 float *kv_pending(const struct kv *kv, uint32_t source); /* [2][head_dim] */
 
-/* Writes the keys of n consecutive positions from pos0 on into a layer's ring (the last W
- * count). keys [n][ring_row], memory of the backend. */
-void kv_ring_write(struct kv *kv, uint32_t layer, uint64_t pos0, uint32_t n,
-                   const uint8_t *keys);
+/* Writes the keys of n consecutive positions from pos0 on into the rings of n_layers layers
+ * (the last W count). keys [n_layers][n][ring_row], key_stride bytes from layer to layer,
+ * memory of the backend. */
+void kv_ring_write(struct kv *kv, uint32_t layer, uint32_t n_layers, uint64_t pos0, uint32_t n,
+                   const uint8_t *keys, size_t key_stride);
 
 /* Does slot `slot` of this layer's ring hold a position that may be read after n_tokens? Which?
  */

@@ -181,14 +181,6 @@ static void update(struct model *m, uint32_t first, size_t n)
 /* ---- compressed rows (section 6) ----------------------------------------------------------
  */
 
-/* Which groups of `ratio` tokens a run completes: n of them, the first is row number row0 of
- * its plane. None where the rows are there already. */
-static uint32_t groups_of(const struct run *r, uint32_t ratio, uint64_t *row0)
-{
-    *row0 = r->pos0 / ratio;
-    return r->replay || r->held ? 0 : (uint32_t)((r->pos0 % ratio + r->n) / ratio);
-}
-
 /* The first token of a run that a KV source makes something of. In a replay that is only what
  * waits for a partner at its end. */
 static uint32_t source_first(const struct run *r, uint32_t ratio)
@@ -197,20 +189,33 @@ static uint32_t source_first(const struct run *r, uint32_t ratio)
     return r->held ? r->n : r->replay ? r->n - (waits ? 1 : 0) : 0;
 }
 
+/* The runs that ops take as a list. */
+static uint32_t n_listed(const struct batch *batch)
+{
+    return batch->n_runs - batch->n_alone;
+}
+
 /* Writes what was made of the batch's groups, d values each, behind the planes of each run. */
 static void encode_groups(struct model *m, const struct batch *batch, uint32_t layer,
-                          const float *x, uint32_t d, enum k_format format,
-                          uint8_t *plane(const struct kv *kv, uint32_t source, uint64_t row))
+                          const float *x, uint32_t d, enum k_format format, bool keys)
 {
     const struct config *c = &m->config;
-    for (uint32_t i = 0; i < batch->n_runs; i++) {
+    struct work *b = m->work;
+    struct k_encode a = {.d = d, .format = format, .source = c->kv_of[layer], .keys = keys};
+    for (uint32_t i = 0; i < batch->n_alone; i++) {
         uint64_t row0;
-        uint32_t n = groups_of(&batch->runs[i], c->ratio[layer], &row0);
-        uint8_t *rows = plane(batch->runs[i].kv, c->kv_of[layer], row0);
-        m->k.encode(&m->k,
-                    &(struct k_encode){.x = x, .rows = rows, .n = n, .d = d, .format = format});
-        x += (size_t)n * d;
+        a.x = x + (size_t)a.first * d;
+        a.n = run_groups(&batch->runs[i], c->ratio[layer], &row0);
+        a.rows = keys ? kv_keys(batch->runs[i].kv, a.source, row0)
+                      : kv_rows(batch->runs[i].kv, a.source, row0);
+        m->k.encode(&m->k, &a);
+        a.first += (uint32_t)a.n;
     }
+    a.x = x + (size_t)a.first * d;
+    a.n = b->n_groups[a.source] - a.first;
+    a.runs = b->d_runs + batch->n_alone, a.n_runs = n_listed(batch);
+    if (a.n_runs)
+        m->k.encode(&m->k, &a);
 }
 
 /* Index keys and rows of the batch's groups from their latents. */
@@ -219,38 +224,32 @@ static void store_rows(struct model *m, const struct batch *batch, uint32_t laye
     const struct config *c = &m->config;
     const struct compressor_weights *w = &m->weights.layers[layer].compressor;
     struct work *b = m->work;
-    size_t n = 0;
-    /* A row stands for its group's first token: that is its position. */
-    for (uint32_t i = 0; i < batch->n_runs; i++) {
-        uint64_t row0;
-        uint32_t groups = groups_of(&batch->runs[i], c->ratio[layer], &row0);
-        for (uint32_t k = 0; k < groups; k++)
-            b->positions[n++] = (row0 + k) * c->ratio[layer];
-    }
-    work_to_device(m, b->d_positions, b->positions, n * sizeof(*b->positions));
+    uint32_t source = c->kv_of[layer];
+    size_t n = b->n_groups[source];
     struct k_rope rope = {.cos = b->row_cos,
                           .sin = b->row_sin,
                           .n = n,
                           .n_head = 1,
                           .half = c->rope_dim / 2,
                           .round = m->rounding.value};
-    m->k.rope_table(&m->k, &(struct k_rope_table){.pos = b->d_positions,
-                                                  .inv_freq = m->rope_yarn,
-                                                  .cos = b->row_cos,
-                                                  .sin = b->row_sin,
-                                                  .n = n,
-                                                  .half = rope.half});
+    m->k.rope_table(
+        &m->k, &(struct k_rope_table){.pos = b->d_group_positions + (size_t)source * b->cap,
+                                      .inv_freq = m->rope_yarn,
+                                      .cos = b->row_cos,
+                                      .sin = b->row_sin,
+                                      .n = n,
+                                      .half = rope.half});
 
     /* The index key comes from the latent before rotation and rounding. */
     product(m, &w->wk, b->latent, b->ikey, 0, n);
     norm_rows(m, b->ikey, w->k_norm, c->index_dim, 0, n);
     rope.x = b->ikey, rope.d = c->index_dim;
     m->k.rope(&m->k, &rope);
-    encode_groups(m, batch, layer, b->ikey, c->index_dim, m->shape.key_format, kv_keys);
+    encode_groups(m, batch, layer, b->ikey, c->index_dim, m->shape.key_format, true);
 
     rope.x = b->latent, rope.d = c->head_dim;
     m->k.rope(&m->k, &rope);
-    encode_groups(m, batch, layer, b->latent, c->head_dim, m->shape.row_format, kv_rows);
+    encode_groups(m, batch, layer, b->latent, c->head_dim, m->shape.row_format, false);
 }
 
 /* Ratio 1: every token is its own row. The latents of the batch's groups go to w->latent, and
@@ -274,7 +273,7 @@ static size_t pool_groups(struct model *m, const struct run *r, uint32_t layer, 
     uint32_t source = c->kv_of[layer], ratio = c->ratio[layer], d = c->head_dim;
     uint32_t ahead = (uint32_t)(r->pos0 % ratio); /* tokens that waited */
     uint64_t row0;
-    size_t n = groups_of(r, ratio, &row0), at = ((size_t)source * b->cap + r->row) * d;
+    size_t n = run_groups(r, ratio, &row0), at = ((size_t)source * b->cap + r->row) * d;
     struct k_compress a = {
         .out = out, .n = 1, .ratio = ratio, .d = d, .round = m->rounding.value};
     if (n && ahead) {
@@ -295,6 +294,27 @@ static size_t pool_groups(struct model *m, const struct run *r, uint32_t layer, 
     return n;
 }
 
+/* The same for the list of runs: groups from number `first` on. */
+static void pool_list(struct model *m, const struct batch *batch, uint32_t layer, size_t first)
+{
+    const struct config *c = &m->config;
+    struct work *b = m->work;
+    uint32_t source = c->kv_of[layer], row0 = batch->runs[batch->n_alone].row;
+    size_t at = ((size_t)source * b->cap + row0) * c->head_dim;
+    m->k.compress(&m->k, &(struct k_compress){.u = b->u + at,
+                                              .g = b->g + at,
+                                              .out = b->latent + first * c->head_dim,
+                                              .n = b->n_groups[source] - first,
+                                              .ratio = c->ratio[layer],
+                                              .d = c->head_dim,
+                                              .round = m->rounding.value,
+                                              .runs = b->d_runs + batch->n_alone,
+                                              .n_runs = n_listed(batch),
+                                              .row0 = row0,
+                                              .first = (uint32_t)first,
+                                              .source = source});
+}
+
 /* Ratio 2: a token that has no partner yet waits, as (u, g), for the next run. As
  * compress_each() otherwise. */
 static size_t compress_groups(struct model *m, const struct batch *batch, uint32_t layer)
@@ -308,9 +328,11 @@ static size_t compress_groups(struct model *m, const struct batch *batch, uint32
     /* Values and gates stay exact until they are pooled. */
     forward_product(m, &w->wkv, h, b->u + at, n, K_EXACT);
     forward_product(m, &w->wgate, h, b->g + at, n, K_EXACT);
-    for (uint32_t i = 0; i < batch->n_runs; i++)
+    for (uint32_t i = 0; i < batch->n_alone; i++)
         groups += pool_groups(m, &batch->runs[i], layer, b->latent + groups * c->head_dim);
-    return groups;
+    if (n_listed(batch))
+        pool_list(m, batch, layer, groups);
+    return b->n_groups[c->kv_of[layer]];
 }
 
 static void compress(struct model *m, const struct batch *batch, uint32_t layer)
@@ -331,31 +353,50 @@ static uint64_t visible_tokens(const struct run *r)
     return r->replay ? r->rows : r->pos0 + r->n;
 }
 
-static void select_of_run(struct model *m, const struct run *r, uint32_t layer, uint32_t first)
+/* A selection as it is for one run or for the list, for n rows of the batch from `row` on. */
+static struct k_index selection(const struct model *m, uint32_t layer, size_t row, size_t n)
 {
     const struct config *c = &m->config;
     struct work *b = m->work;
-    uint32_t skip, n = tokens_from(r, first, &skip);
-    size_t row = r->row + skip;
     int32_t *blocks = b->blocks + row * c->candidate_blocks;
-    m->k.index(&m->k,
-               &(struct k_index){.q = b->iq + row * c->index_heads * c->index_dim,
-                                 .w = b->iw + row * c->index_heads,
-                                 .keys = kv_keys(r->kv, c->kv_of[layer], 0),
-                                 .format = m->shape.key_format,
-                                 .sel = b->d_sel + row * c->index_topk,
-                                 .n = n,
-                                 .n_row = visible_tokens(r) / c->ratio[layer],
-                                 .pos0 = r->pos0 + skip,
-                                 .n_head = c->index_heads,
-                                 .d = c->index_dim,
-                                 .ratio = c->ratio[layer],
-                                 .top_k = c->index_topk,
-                                 .block_rows = c->candidate_block,
-                                 .n_blocks = c->candidate_blocks,
-                                 .blocks_out = layer == c->candidate_source ? blocks : NULL,
-                                 .blocks_in = config_is_masked(c, layer) ? blocks : NULL,
-                                 .score_round = m->rounding.value});
+    return (struct k_index){.q = b->iq + row * c->index_heads * c->index_dim,
+                            .w = b->iw + row * c->index_heads,
+                            .format = m->shape.key_format,
+                            .sel = b->d_sel + row * c->index_topk,
+                            .n = n,
+                            .n_head = c->index_heads,
+                            .d = c->index_dim,
+                            .ratio = c->ratio[layer],
+                            .top_k = c->index_topk,
+                            .block_rows = c->candidate_block,
+                            .n_blocks = c->candidate_blocks,
+                            .blocks_out = layer == c->candidate_source ? blocks : NULL,
+                            .blocks_in = config_is_masked(c, layer) ? blocks : NULL,
+                            .score_round = m->rounding.value};
+}
+
+static void select_of_run(struct model *m, const struct run *r, uint32_t layer, uint32_t first)
+{
+    const struct config *c = &m->config;
+    uint32_t skip, n = tokens_from(r, first, &skip);
+    struct k_index a = selection(m, layer, r->row + skip, n);
+    a.keys = kv_keys(r->kv, c->kv_of[layer], 0);
+    a.n_row = visible_tokens(r) / c->ratio[layer];
+    a.pos0 = r->pos0 + skip;
+    m->k.index(&m->k, &a);
+}
+
+static void select_of_list(struct model *m, const struct batch *batch, uint32_t layer)
+{
+    const struct config *c = &m->config;
+    struct work *b = m->work;
+    uint32_t row0 = batch->runs[batch->n_alone].row;
+    struct k_index a = selection(m, layer, row0, batch->n - row0);
+    a.n_row = b->n_seen / c->ratio[layer];
+    a.runs = b->d_runs + batch->n_alone, a.n_runs = n_listed(batch);
+    a.row0 = row0;
+    a.source = c->kv_of[layer];
+    m->k.index(&m->k, &a);
 }
 
 static void select_rows(struct model *m, const struct batch *batch, uint32_t layer,
@@ -382,8 +423,10 @@ static void select_rows(struct model *m, const struct batch *batch, uint32_t lay
                                  .n = n * c->index_heads,
                                  .by = (float)(1 / sqrt((double)c->index_dim * c->index_heads)),
                                  .round = m->rounding.value});
-    for (uint32_t i = 0; i < batch->n_runs; i++)
+    for (uint32_t i = 0; i < batch->n_alone; i++)
         select_of_run(m, &batch->runs[i], layer, first);
+    if (n_listed(batch))
+        select_of_list(m, batch, layer);
 }
 
 /* ---- attention (section 5) ----------------------------------------------------------------
@@ -444,40 +487,83 @@ static void attend_cold(struct model *m, const struct run *r, uint32_t layer, ui
     }
 }
 
-static void attend_of_run(struct model *m, const struct run *r, uint32_t layer, uint32_t first)
+/* Attention as it is for one run or for the list, for n rows of the batch from `row` on. */
+static struct k_attention attending(const struct model *m, uint32_t layer, size_t row, size_t n,
+                                    bool has_rows)
 {
     const struct config *c = &m->config;
     struct work *b = m->work;
-    uint32_t skip, n = tokens_from(r, first, &skip);
-    size_t row = r->row + skip, width = (size_t)c->n_heads * c->head_dim;
-    struct k_attention a = {.q = b->q + row * width,
-                            .out = b->o + row * width,
-                            .n = n,
-                            .n_head = c->n_heads,
-                            .d = c->head_dim,
-                            .ring = kv_ring(r->kv, layer),
-                            .keys = staged_keys(m, layer, (uint32_t)row),
-                            .window_format = m->shape.ring_format,
-                            .window = c->window,
-                            .pos0 = r->pos0 + skip,
-                            .lo = r->lo[m->shape.class[layer]],
-                            .block = r->block,
-                            .sink = m->weights.layers[layer].sink,
-                            .scale = (float)(1 / sqrt((double)c->head_dim)),
-                            .prob = m->rounding.value,
-                            .round = m->rounding.value};
-    if (c->ratio[layer] && visible_tokens(r) / c->ratio[layer]) {
-        a.rows = kv_rows(r->kv, c->kv_of[layer], 0);
-        a.row_format = m->shape.row_format;
-        a.sel = b->d_sel + row * c->index_topk;
-        a.n_sel = c->index_topk;
-        observe_run(m, r, "topk_rows", layer, first, c->index_topk, OBSERVED_I32,
-                    c->index_topk * sizeof(*b->d_sel), b->d_sel);
-        if (r->kv->cold[c->kv_of[layer]]) {
+    size_t width = (size_t)c->n_heads * c->head_dim;
+    return (struct k_attention){.q = b->q + row * width,
+                                .out = b->o + row * width,
+                                .n = n,
+                                .n_head = c->n_heads,
+                                .d = c->head_dim,
+                                .keys = staged_keys(m, layer, (uint32_t)row),
+                                .window_format = m->shape.ring_format,
+                                .window = c->window,
+                                .row_format = m->shape.row_format,
+                                .sel = has_rows ? b->d_sel + row * c->index_topk : NULL,
+                                .n_sel = has_rows ? c->index_topk : 0,
+                                .sink = m->weights.layers[layer].sink,
+                                .scale = (float)(1 / sqrt((double)c->head_dim)),
+                                .prob = m->rounding.value,
+                                .round = m->rounding.value};
+}
+
+static void observe_selection(const struct model *m, const struct run *r, uint32_t layer,
+                              uint32_t first)
+{
+    uint32_t width = m->config.index_topk;
+    observe_run(m, r, "topk_rows", layer, first, width, OBSERVED_I32,
+                width * sizeof(*m->work->d_sel), m->work->d_sel);
+}
+
+static bool sees_rows(const struct model *m, const struct run *r, uint32_t layer)
+{
+    uint32_t ratio = m->config.ratio[layer];
+    return ratio && visible_tokens(r) / ratio;
+}
+
+static void attend_of_run(struct model *m, const struct run *r, uint32_t layer, uint32_t first)
+{
+    const struct config *c = &m->config;
+    uint32_t skip, n = tokens_from(r, first, &skip), source = c->kv_of[layer];
+    bool has_rows = sees_rows(m, r, layer);
+    struct k_attention a = attending(m, layer, r->row + skip, n, has_rows);
+    a.ring = kv_ring(r->kv, layer);
+    a.pos0 = r->pos0 + skip;
+    a.lo = r->lo[m->shape.class[layer]];
+    a.block = r->block;
+    if (has_rows) {
+        a.rows = kv_rows(r->kv, source, 0);
+        observe_selection(m, r, layer, first);
+        if (r->kv->cold[source]) {
             attend_cold(m, r, layer, skip, &a);
             return;
         }
     }
+    m->k.attention(&m->k, &a);
+}
+
+static void attend_of_list(struct model *m, const struct batch *batch, uint32_t layer,
+                           uint32_t first)
+{
+    const struct config *c = &m->config;
+    struct work *b = m->work;
+    const struct run *runs = batch->runs + batch->n_alone;
+    struct k_attention a =
+        attending(m, layer, runs->row, batch->n - runs->row, c->ratio[layer] != 0);
+    a.runs = b->d_runs + batch->n_alone, a.n_runs = n_listed(batch);
+    a.row0 = runs->row;
+    a.most = b->n_most;
+    a.source = c->ratio[layer] ? c->kv_of[layer] : 0;
+    a.layer_class = m->shape.class[layer];
+    a.ring_at = (size_t)layer * c->window * m->shape.ring_row;
+    a.block = runs->block;
+    for (uint32_t i = 0; i < a.n_runs; i++)
+        if (sees_rows(m, &runs[i], layer))
+            observe_selection(m, &runs[i], layer, first);
     m->k.attention(&m->k, &a);
 }
 
@@ -497,8 +583,10 @@ static void attention(struct model *m, const struct batch *batch, uint32_t layer
     window_keys(m, layer, b->h, first, n);
     if (config_is_index_source(c, layer))
         select_rows(m, batch, layer, first);
-    for (uint32_t i = 0; i < batch->n_runs; i++)
+    for (uint32_t i = 0; i < batch->n_alone; i++)
         attend_of_run(m, &batch->runs[i], layer, first);
+    if (n_listed(batch))
+        attend_of_list(m, batch, layer, first);
     rotate(m, layer, b->o, c->n_heads, c->head_dim, first, n, true);
     product(m, &w->wo_a, b->o, b->oa, first, n);
     product(m, &w->wo_b, b->oa, b->y, first, n);

@@ -1,11 +1,15 @@
 /* engine_step(): one token of every generating sequence, or with drafts several, and a chunk of
  * input of another one, all in one pass through the layers. */
+#include <assert.h>
+
 #include "engine/ahead.h"
 #include "engine/chunk.h"
 #include "engine/decode.h"
 
 /* Most sequences of one pass. */
 #define MAX_PARTS DRAFT_MAX_ASKS
+
+static_assert(1 + MAX_PARTS <= BATCH_MAX_RUNS, "a list has room for all runs of a step");
 
 /* Most tokens of a step in which somebody generates: its tokens come one a step. Those that
  * decode come first; a chunk gets the rest, but at least this part of it, so that a prompt gets

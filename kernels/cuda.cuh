@@ -216,7 +216,7 @@ __device__ static inline void k_single_run(struct k_attention &a, size_t &i,
     a.keys = (const uint8_t *)a.keys + skip * window_bytes;
     a.sel = a.sel ? a.sel + skip * a.n_sel : NULL;
     a.ring = r.ring + a.ring_at;
-    a.rows = r.source[a.source].rows;
+    a.rows = a.sel ? r.source[a.source].rows : NULL;
     a.pos0 = r.pos0, a.lo = r.lo[a.layer_class], a.n = r.n;
     i -= skip;
 }
