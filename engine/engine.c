@@ -15,6 +15,13 @@ size_t engine_tiers(const struct engine *m, struct engine_tier out[ENGINE_MAX_TI
     return m->ops->tiers ? m->ops->tiers(m, out) : 0;
 }
 
+void engine_graphs(const struct engine *m, struct engine_graphs *out)
+{
+    *out = (struct engine_graphs){.why = "nothing is computed here"};
+    if (m->ops->graphs)
+        m->ops->graphs(m, out);
+}
+
 const struct engine_info *engine_describe(const struct engine *m)
 {
     return &m->info;

@@ -120,6 +120,16 @@ struct engine_tier {
 /* Writes the tiers that the model has, returns how many: 0 for a script. Any thread. */
 size_t engine_tiers(const struct engine *m, struct engine_tier out[ENGINE_MAX_TIERS]);
 
+/* How steps in which every sequence decodes came to the backend: as launches that it had
+ * recorded (CUDA graphs), or call by call. Sums since the engine was opened. */
+struct engine_graphs {
+    const char
+        *why; /* no step is ever recorded; NULL: those of shapes met before are. Static */
+    uint64_t n_recorded, n_replayed, n_plain; /* steps */
+};
+/* Any thread. */
+void engine_graphs(const struct engine *m, struct engine_graphs *out);
+
 /* ---- sequences ----------------------------------------------------------------------------
  */
 

@@ -27,7 +27,8 @@ struct engine_ops {
     void (*free)(struct engine *m);
     enum err (*seq_new)(struct engine *m, struct seq **out, struct error *e);
     void (*seq_free)(struct seq *s);
-    size_t (*tiers)(const struct engine *m, struct engine_tier *out); /* NULL: none */
+    size_t (*tiers)(const struct engine *m, struct engine_tier *out);  /* NULL: none */
+    void (*graphs)(const struct engine *m, struct engine_graphs *out); /* NULL: none */
     uint64_t (*seq_position)(const struct seq *s);
     enum err (*seq_input)(struct seq *s, const uint32_t *ids, uint64_t n,
                           enum prefill_mode mode, struct error *e);

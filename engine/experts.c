@@ -30,6 +30,13 @@ struct slot {
     struct k_expert view; /* w1.data and so on point into memory */
 };
 
+struct held {
+    bool is_tried;
+    struct experts_table table; /* experts NULL: they are not held */
+    struct k_expert *list;      /* [n_experts] */
+    void *there;                /* [n_experts + 1] memory of the backend */
+};
+
 struct experts {
     struct tier tier;
     const struct config *c;
@@ -51,6 +58,7 @@ struct experts {
     uint32_t n_left;      /* not handed out yet */
     struct slot **wanted; /* [most] slots with is_wanted */
     uint32_t n_wanted;
+    struct held *held;     /* [n_layers] of layers that have all their experts here */
     struct k_expert *view; /* [most] for the caller */
     uint8_t *only;         /* [most + 1] */
 };
@@ -94,12 +102,13 @@ static enum err allocate(struct experts *x, uint32_t n_slots, struct error *e)
     x->slots = calloc(n_slots, sizeof(*x->slots));
     x->slot_of = malloc((size_t)n_layers * x->most * sizeof(*x->slot_of));
     x->runs = calloc(n_layers, sizeof(*x->runs));
+    x->held = calloc(n_layers, sizeof(*x->held));
     x->missing = calloc(x->most, sizeof(*x->missing));
     x->wanted = calloc(x->most, sizeof(*x->wanted));
     x->view = calloc(x->most, sizeof(*x->view));
     x->only = calloc((size_t)x->most + 1, 1);
-    if (!x->slots || !x->slot_of || !x->runs || !x->missing || !x->wanted || !x->view ||
-        !x->only)
+    if (!x->slots || !x->slot_of || !x->runs || !x->held || !x->missing || !x->wanted ||
+        !x->view || !x->only)
         return err_set(e, ERR_NOMEM, "cache of %u experts", n_slots);
     for (size_t i = 0; i < (size_t)n_layers * x->most; i++)
         x->slot_of[i] = NO_SLOT;
@@ -151,6 +160,11 @@ void experts_free(struct experts *x)
         x->k->unpin(x->k, x->staging[i]);
         aio_buffer_free(x->staging[i], x->slot_bytes);
     }
+    for (uint32_t l = 0; x->held && l < x->w->n_layers; l++) {
+        free(x->held[l].list);
+        x->k->free(x->k, x->held[l].there);
+    }
+    free(x->held);
     free(x->slots);
     free(x->slot_of);
     free(x->runs);
@@ -514,4 +528,55 @@ enum err experts_next(struct experts *x, struct experts_ready *out, struct error
     x->n_left -= (uint32_t)n;
     *out = (struct experts_ready){.experts = x->view, .only = x->only, .n = n};
     return OK;
+}
+
+/* ---- all of a layer -----------------------------------------------------------------------
+ */
+
+bool experts_can_hold(const struct experts *x)
+{
+    return x->is_copied && (uint64_t)x->n_slots * x->slot_bytes >= experts_all_bytes(x->c);
+}
+
+const struct experts_table *experts_held(const struct experts *x, uint32_t layer)
+{
+    const struct held *h = &x->held[layer];
+    return h->table.experts ? &h->table : NULL;
+}
+
+/* Every expert of the layer into h->list. */
+static enum err read_all(struct experts *x, uint32_t layer, struct held *h, struct error *e)
+{
+    uint32_t n = x->w->layers[layer].n_experts;
+    AUTO_FREE int32_t *all = calloc(n, sizeof(*all));
+    struct experts_ready ready;
+    if (!all)
+        return err_set(e, ERR_NOMEM, "experts of layer %u", layer);
+    for (uint32_t i = 0; i < n; i++)
+        all[i] = (int32_t)i;
+    enum err rc = experts_choose(x, layer, all, n, e);
+    while (!rc && !(rc = experts_next(x, &ready, e)) && ready.n)
+        for (uint32_t i = 0; i < n; i++)
+            if (ready.only[i])
+                h->list[i] = ready.experts[i];
+    return rc;
+}
+
+const struct experts_table *experts_hold(struct experts *x, uint32_t layer)
+{
+    struct held *h = &x->held[layer];
+    const struct layer_weights *w = &x->w->layers[layer];
+    size_t n_bytes = w->n_experts * sizeof(struct k_expert);
+    if (h->is_tried || !experts_can_hold(x))
+        return experts_held(x, layer);
+    h->is_tried = true;
+    h->list = calloc(w->n_experts, sizeof(*h->list));
+    h->there = x->k->alloc(x->k, n_bytes + sizeof(w->shared));
+    struct error why; /* told again, by name, when a router chooses that expert */
+    if (!h->list || !h->there || read_all(x, layer, h, &why))
+        return NULL;
+    x->k->copy_in(x->k, h->there, h->list, n_bytes);
+    x->k->copy_in(x->k, (uint8_t *)h->there + n_bytes, &w->shared, sizeof(w->shared));
+    h->table = (struct experts_table){h->list, h->there};
+    return &h->table;
 }

@@ -51,6 +51,20 @@ NODISCARD enum err experts_choose(struct experts *x, uint32_t layer, const int32
 /* Whether the whole choice is in memory, so that experts_next() hands it out at once. */
 bool experts_are_here(const struct experts *x);
 
+/* All experts of a layer at once, where the budget is enough for all there are and they are
+ * copied to the backend: from then on nobody has to ask which ones a router has chosen. */
+struct experts_table {
+    const struct k_expert *experts; /* [n_experts] */
+    const struct k_expert *table;   /* [n_experts + 1] the same and the shared one, there */
+};
+/* Whether experts are ever held. */
+bool experts_can_hold(const struct experts *x);
+/* Reads what is missing of them, which is all at first. NULL: they cannot be held, or one of
+ * them cannot be read or is not usable: which one shows when a router chooses it. */
+const struct experts_table *experts_hold(struct experts *x, uint32_t layer);
+/* NULL: they are not held, or not yet. */
+const struct experts_table *experts_held(const struct experts *x, uint32_t layer);
+
 struct experts_ready {
     const struct k_expert *experts; /* [n_experts], filled where only is set */
     uint8_t *only;                  /* [n_experts + 1]; the last is the caller's */

@@ -182,6 +182,7 @@ enum err work_reserve(struct model *m, uint32_t n, struct error *e)
                            list[i].n_bytes, n);
         }
     work_free(m);
+    graphs_forget(m);
     m->work = w;
     return OK;
 }
@@ -558,19 +559,53 @@ enum err forward_check_weights(const struct model *m, struct error *e)
                               : rc;
 }
 
-enum err forward_batch(struct model *m, const struct batch *batch, struct error *e)
+/* All ops of a batch in which nothing stops; it is not a chunk. */
+static void run_ops(struct model *m, const struct batch *batch)
 {
-    enum err rc = forward_check_weights(m, e);
-    if (rc || (rc = forward_begin(m, batch, e)))
-        return rc;
+    embed(m, batch);
+    (void)run_layers(m, batch, NULL);
+    forward_draft_keys(m, batch);
+    (void)forward_end(m, batch);
+}
+
+/* The same ops as they were recorded, if they were. */
+static void run_steady(struct model *m, const struct batch *batch)
+{
+    forward_engram_rows(m, batch);
+    if (!m->broken.code)
+        graphs_run(m, batch, run_ops);
+}
+
+/* ERR_CANCELLED. */
+static enum err run_once(struct model *m, const struct batch *batch, struct error *e)
+{
     struct held held = batch->runs[0].held ? *batch->runs[0].held : (struct held){0};
+    embed(m, batch);
     if (batch->runs[0].held)
         copy_held(m, &batch->runs[0], &held, 0, true);
-    enum err stopped = run_layers(m, batch, e);
-    if (!stopped) {
-        forward_draft_keys(m, batch);
-        (void)forward_end(m, batch);
-    }
+    enum err rc = run_layers(m, batch, e);
+    if (rc)
+        return rc;
+    forward_draft_keys(m, batch);
+    (void)forward_end(m, batch);
+    if (!batch->n_alone)
+        atomic_fetch_add_explicit(&m->graphs.n_plain, 1, memory_order_relaxed);
+    return OK;
+}
+
+enum err forward_batch(struct model *m, const struct batch *given, struct error *e)
+{
+    struct batch batch = *given;
+    enum err rc = forward_check_weights(m, e), stopped = OK;
+    if (rc || (rc = work_reserve(m, batch.n, e)))
+        return rc;
+    batch.is_steady = graphs_take(m, &batch);
+    if ((rc = prepare(m, &batch, e)))
+        return rc;
+    if (batch.is_steady)
+        run_steady(m, &batch);
+    else
+        stopped = run_once(m, &batch, e);
     if ((rc = m->k.sync(&m->k, e)) && m->engram_slots)
         engram_slots_forget(m->engram_slots);
     if (rc || (rc = stopped))

@@ -163,6 +163,8 @@ void forward_prefetch(struct model *m, const uint32_t *history, const uint32_t *
 uint32_t run_groups(const struct run *r, uint32_t ratio, uint64_t *row0);
 
 NODISCARD enum err forward_begin(struct model *m, const struct batch *batch, struct error *e);
+/* The Engram rows of all layers, for a steady batch, in front of its first layer. */
+void forward_engram_rows(struct model *m, const struct batch *batch);
 void forward_engram(struct model *m, const struct batch *batch, uint32_t layer);
 void forward_layer(struct model *m, const struct batch *batch, uint32_t layer);
 /* Collapses the rows that all layers computed into w->h; returns how many (the batch's last

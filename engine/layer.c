@@ -641,9 +641,10 @@ static void engram_to_device(struct model *m, const uint64_t *ids, size_t n,
     a->ids = b->d_engram_at;
 }
 
-/* Expands the Engram rows of n rows of the batch from `first` on; at: number of the Engram
- * layer. */
-static void look_up(struct model *m, uint32_t layer, uint32_t at, uint32_t first, size_t n)
+/* Expands the Engram rows of n rows of the batch from `first` on, into `rows` (of its first
+ * one); at: number of the Engram layer. */
+static void look_up(struct model *m, uint32_t layer, uint32_t at, uint32_t first, size_t n,
+                    float *rows)
 {
     const struct config *c = &m->config;
     const struct engram_weights *w = &m->weights.layers[layer].engram;
@@ -654,7 +655,7 @@ static void look_up(struct model *m, uint32_t layer, uint32_t at, uint32_t first
     struct k_engram_rows a = {.codes = w->codes,
                               .scales = w->scales,
                               .ids = b->d_engram_ids + offset,
-                              .out = b->engram + (size_t)first * tables * c->engram_dim,
+                              .out = rows + (size_t)first * tables * c->engram_dim,
                               .n = n,
                               .n_id = tables,
                               .d = c->engram_dim};
@@ -784,8 +785,14 @@ static void moe(struct model *m, const struct batch *batch, uint32_t layer, uint
                       .in = m->rounding.quantised,
                       .mid = m->rounding.value,
                       .out = m->rounding.value};
-    work_to_host(m, chosen, experts, n * w->n_active * sizeof(*experts));
-    if (m->experts) {
+    const struct experts_table *held = m->experts ? experts_hold(m->experts, layer) : NULL;
+    if (!held || m->observer.tensor)
+        work_to_host(m, chosen, experts, n * w->n_active * sizeof(*experts));
+    if (held) {
+        a.experts = held->experts;
+        a.table = held->table;
+        m->k.moe(&m->k, &a);
+    } else if (m->experts) {
         run_cached(m, layer, chosen, &a);
     } else {
         for (size_t i = 0; i < n * w->n_active; i++)
@@ -817,27 +824,51 @@ static size_t engram_fetch_rows(const struct model *m)
     return m->engram_cache ? engram_cache_rows(m->engram_cache) : SIZE_MAX;
 }
 
-void forward_engram(struct model *m, const struct batch *batch, uint32_t layer)
+/* Where the expanded rows of Engram layer `at` are: those of a steady batch side by side, as
+ * they are looked up before the first layer. */
+static float *engram_rows_of(const struct model *m, const struct batch *batch, uint32_t at)
 {
-    const struct config *c = &m->config;
-    uint32_t at = config_engram_at(c, layer), first = stream_first(m, batch, layer);
-    if (at == CONFIG_NO_LAYER && m->engram_slots)
-        engram_slots_advance(m->engram_slots);
-    if (at == CONFIG_NO_LAYER || first == batch->n)
-        return;
-    const struct engram_weights *w = &m->weights.layers[layer].engram;
-    struct work *b = m->work;
+    size_t row = (size_t)m->engram.n_tables * m->config.engram_dim;
+    return m->work->engram + (batch->is_steady ? (size_t)at * batch->n * row : 0);
+}
+
+static void look_up_all(struct model *m, const struct batch *batch, uint32_t layer, uint32_t at,
+                        uint32_t first)
+{
     uint32_t tables = m->engram.n_tables, most = batch->n;
     if (engram_fetch_rows(m) / tables < most)
         most = (uint32_t)(engram_fetch_rows(m) / tables);
     for (uint32_t i = first, n; i < batch->n; i += n) { /* as many tokens as the cache holds */
         n = batch->n - i < most ? batch->n - i : most;
-        look_up(m, layer, at, i, n);
+        look_up(m, layer, at, i, n, engram_rows_of(m, batch, at));
         if (m->broken.code)
             return;
     }
     forward_expect(m, batch, at + 1);
-    product(m, &w->wkv, b->engram, b->engram_kv, first, batch->n - first);
+}
+
+void forward_engram_rows(struct model *m, const struct batch *batch)
+{
+    for (uint32_t at = 0; at < m->config.n_engram && !m->broken.code; at++)
+        look_up_all(m, batch, m->config.engram_layers[at], at, 0);
+}
+
+void forward_engram(struct model *m, const struct batch *batch, uint32_t layer)
+{
+    const struct config *c = &m->config;
+    uint32_t at = config_engram_at(c, layer), first = stream_first(m, batch, layer);
+    if (at == CONFIG_NO_LAYER && m->engram_slots && !batch->is_steady)
+        engram_slots_advance(m->engram_slots);
+    if (at == CONFIG_NO_LAYER || first == batch->n)
+        return;
+    const struct engram_weights *w = &m->weights.layers[layer].engram;
+    struct work *b = m->work;
+    uint32_t tables = m->engram.n_tables;
+    if (!batch->is_steady)
+        look_up_all(m, batch, layer, at, first);
+    if (m->broken.code)
+        return;
+    product(m, &w->wkv, engram_rows_of(m, batch, at), b->engram_kv, first, batch->n - first);
     m->k.engram_gate(&m->k, &(struct k_engram_gate){
                                 .x = b->x + (size_t)first * c->hc * c->dim,
                                 .kv = b->engram_kv + (size_t)first * (c->hc + 1) * c->dim,

@@ -27,6 +27,7 @@ static void model_free(struct engine *engine)
     while (m->seqs)
         model_seq_free(&m->seqs->seq);
     work_free(m);
+    graphs_fini(&m->graphs);
     experts_free(m->experts);
     engram_slots_free(m->engram_slots);
     engram_cache_free(m->engram_cache);
@@ -94,9 +95,16 @@ static size_t model_tiers(const struct engine *engine, struct engine_tier *out)
     return n;
 }
 
+static void model_graphs(const struct engine *engine, struct engine_graphs *out)
+{
+    const struct model *m = (const struct model *)(const void *)engine;
+    graphs_counters(m, out);
+}
+
 static const struct engine_ops MODEL_OPS = {
     .free = model_free,
     .tiers = model_tiers,
+    .graphs = model_graphs,
     .seq_new = model_seq_new,
     .seq_free = model_seq_free,
     .seq_position = model_seq_position,

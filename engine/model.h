@@ -8,6 +8,7 @@
 #include "engine/config.h"
 #include "engine/engine_impl.h"
 #include "engine/engram.h"
+#include "engine/graphs.h"
 #include "engine/kv.h"
 #include "engine/observe.h"
 #include "engine/weights.h"
@@ -66,6 +67,7 @@ struct model {
     uint32_t *token_map;           /* [vocab] compressed ids; NULL without Engram layers */
     float *rope_plain, *rope_yarn; /* [rope_dim/2] inverse frequencies: ratio 0, ratio > 0 */
 
+    struct graphs graphs;   /* steps that are repeated as they were recorded */
     struct work *work;      /* buffers of one batch, grown on demand */
     struct model_seq *seqs; /* list of all living sequences, newest first */
     /* Whose turn it is, so that nobody starves: for the chunk of a step, for a token. */

@@ -25,9 +25,8 @@
 #define K_LAUNCH(kernel, grid, block, shared, k, ...)                                          \
     do {                                                                                       \
         if (k_ready((k), NULL, (shared))) {                                                    \
-            cuda_emulation::enter_stream((k)->ctx->stream);                                    \
-            cuda_emulation::launch(#kernel, (grid), (block), (shared),                         \
-                                   [=] { kernel(__VA_ARGS__); });                              \
+            cuda_emulation::queue(#kernel, kernel, (grid), (block), (shared),                  \
+                                  (k)->ctx->stream, __VA_ARGS__);                              \
             k_launched((k), cudaGetLastError(), #kernel);                                      \
         }                                                                                      \
     } while (0)
@@ -83,6 +82,9 @@ struct k_ctx {
     struct k_vmm *vmm;         /* cuda_memory.cu */
     struct k_growing *growing; /* list of what reserve() gave */
     cudaStream_t stream;
+    bool recording,
+        record_failed; /* between record() and record_end(); it will come to nothing */
+    cudaGraphExec_t record[K_MAX_RECORDS];
     enum err failed; /* first failure since sync, and what it was */
     char what[160];
     struct {
@@ -107,6 +109,13 @@ void k_launched(struct kernels *k, cudaError_t rc, const char *kernel);
 
 /* Whether this device can run what the library holds. */
 bool k_cuda_is_built_for_device(void);
+
+/* cuda_record.cu: the table's hooks of the same names. */
+bool k_cuda_record(struct kernels *k);
+bool k_cuda_record_end(struct kernels *k, uint32_t slot);
+bool k_cuda_replay(struct kernels *k, uint32_t slot);
+/* Scratch has moved, or the device is closed. */
+void k_cuda_forget_records(struct k_ctx *ctx);
 
 /* cuda_memory.cu: the table's hooks of the same names. */
 enum err k_cuda_memory_open(struct k_ctx *ctx, struct error *e);

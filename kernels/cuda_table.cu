@@ -46,9 +46,14 @@ void *k_cuda_scratch(struct kernels *k, enum k_cuda_slot slot, size_t bytes)
         return NULL;
     if (ctx->slot[slot].bytes >= bytes)
         return ctx->slot[slot].p;
+    if (ctx->recording) { /* records name what there was before them */
+        ctx->record_failed = true;
+        return NULL;
+    }
     k_cuda_enter(ctx);
     /* What is queued may still read the old buffer. */
     cudaError_t rc = cudaStreamSynchronize(ctx->stream);
+    k_cuda_forget_records(ctx);
     (void)cudaFree(ctx->slot[slot].p);
     ctx->slot[slot].p = NULL, ctx->slot[slot].bytes = 0;
     if (rc == cudaSuccess)
@@ -88,6 +93,10 @@ static void device_copy(struct kernels *k, void *dst, const void *src, size_t by
 {
     if (!bytes || k->ctx->failed)
         return;
+    if (k->ctx->recording && kind != cudaMemcpyDeviceToDevice) {
+        k->ctx->record_failed = true; /* its bytes would be those of now in every replay */
+        return;
+    }
     cudaError_t rc = cudaMemcpyAsync(dst, src, bytes, kind, k->ctx->stream);
     if (rc == cudaSuccess && kind != cudaMemcpyDeviceToDevice)
         rc = cudaStreamSynchronize(k->ctx->stream); /* the host may reuse its buffer */
@@ -104,7 +113,7 @@ static bool copy_staged(struct kernels *k, void *dst, const void *src, size_t by
 {
     struct k_ctx *ctx = k->ctx;
     size_t room = (bytes + 255) / 256 * 256;
-    if (!ctx->staging || bytes > STAGED_MOST)
+    if (!ctx->staging || bytes > STAGED_MOST || ctx->recording)
         return false;
     if (ctx->staged + room > STAGING) {
         cudaError_t rc = cudaStreamSynchronize(ctx->stream);
@@ -181,6 +190,7 @@ static void device_unpack(struct kernels *k, struct k_weight *w)
 static void fini(struct kernels *k)
 {
     (void)cudaStreamSynchronize(k->ctx->stream);
+    k_cuda_forget_records(k->ctx);
     for (int i = 0; i < K_N_CUDA_SLOTS; i++)
         (void)cudaFree(k->ctx->slot[i].p);
     k_cuda_memory_close(k);
@@ -222,6 +232,8 @@ static void fill(struct kernels *k, struct k_ctx *ctx)
     k->describe = k_cuda_describe;
     k->copy_in = copy_in, k->copy_out = copy_out, k->copy = copy_inside;
     k->sync = device_sync;
+    k->record = k_cuda_record, k->record_end = k_cuda_record_end;
+    k->replay = k_cuda_replay;
     k->pack = device_pack, k->unpack = device_unpack;
     k->embed = k_embed_cuda;
     k->hc_mix = k_hc_mix_cuda;

@@ -23,6 +23,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <tuple>
 #include <utility>
 
 #define K_CUDA_EMULATED 1
@@ -234,7 +235,9 @@ enum {
     cudaErrorMemoryAllocation = 2,
     cudaErrorInvalidDevice = 101,
     cudaErrorInsufficientDriver = 35,
-    cudaErrorNoDevice = 100
+    cudaErrorNoDevice = 100,
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901
 };
 #define CUDART_VERSION 13000
 
@@ -269,10 +272,37 @@ enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemory
 /* Five multiprocessors, so that few blocks fill them; shared memory as on sm_90, or what
  * AGENTD_EMULATED_SHARED_BYTES says. */
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
+
+/* Graphs: what is captured is kept with its arguments as they are, byte by byte, and done at
+ * each launch. While a stream is captured nothing of its thread may allocate, free or wait: as
+ * on a device these fail, and so does the capture. A copy from or to the host aborts: a device
+ * would take it and read the host's memory at each launch. */
+typedef void *cudaGraph_t;
+typedef void *cudaGraphExec_t;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal };
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,
+                                 unsigned long long flags);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+
 namespace cuda_emulation
 {
-/* Before a launch: aborts where the stream is of another device than the thread's. */
-void enter_stream(cudaStream_t stream);
+/* Does it at once, after what is due on the stream, or keeps it where the stream is captured.
+ * Aborts where the stream is of another device than the thread's. */
+void submit(cudaStream_t stream, const std::function<void()> &work);
+
+template <typename... P, typename... A>
+void queue(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
+           cudaStream_t stream, const A &...args)
+{
+    std::tuple<P...> values(args...);
+    submit(stream, [=] {
+        launch(name, grid, block, shared_bytes, [&] { std::apply(kernel, values); });
+    });
+}
 } // namespace cuda_emulation
 static inline cudaError_t cudaMallocHost(void **p, size_t bytes)
 {

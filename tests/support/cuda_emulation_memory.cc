@@ -32,15 +32,20 @@ struct fill {
     size_t bytes;
 };
 
+typedef std::vector<std::function<void()>> graph;
+
 struct stream {
     int device;
     std::mutex lock; /* uploads come from any thread */
     std::vector<fill> fills;
+    graph *captured; /* NULL: it is not */
+    bool invalid;    /* something was done that ends a capture */
 };
 
 /* Aligned, as mold else may begin what it protects after relocation a page too early: a
  * program of just the wrong size does not start then. */
 alignas(64) thread_local int current_device;
+thread_local stream *capturing; /* of this thread */
 thread_local cudaError_t last_error;
 
 [[noreturn]] void refuse(const char *what)
@@ -76,6 +81,13 @@ void settle(cudaStream_t handle)
     for (const fill &f : s->fills)
         memset(f.p, f.byte, f.bytes);
     s->fills.clear();
+}
+/* What may not be done beside a capture ends it. */
+bool ends_capture()
+{
+    if (capturing)
+        capturing->invalid = true;
+    return capturing != NULL;
 }
 } // namespace
 
@@ -131,6 +143,8 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
+    if (((struct stream *)s)->captured && ends_capture())
+        return fails(cudaErrorStreamCaptureUnsupported);
     settle(s);
     return cudaSuccess;
 }
@@ -145,25 +159,96 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t s)
 {
-    (void)kind;
-    settle(s);
-    memcpy(dst, src, bytes);
+    if (((struct stream *)s)->captured && kind != cudaMemcpyDeviceToDevice)
+        refuse("a copy from or to the host is captured");
+    if (!((struct stream *)s)->captured) { /* uploads come from threads of no device */
+        settle(s);
+        memcpy(dst, src, bytes);
+        return cudaSuccess;
+    }
+    cuda_emulation::submit(s, [=] { memcpy(dst, src, bytes); });
     return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t handle)
 {
     struct stream *s = (struct stream *)handle;
+    if (s->captured) {
+        cuda_emulation::submit(handle, [=] { memset(p, byte, bytes); });
+        return cudaSuccess;
+    }
     std::lock_guard<std::mutex> held(s->lock);
     s->fills.push_back({p, byte, bytes});
     return cudaSuccess;
 }
 
-void cuda_emulation::enter_stream(cudaStream_t handle)
+void cuda_emulation::submit(cudaStream_t handle, const std::function<void()> &work)
 {
-    if (((struct stream *)handle)->device != current_device)
-        refuse("a launch on a stream of another device");
+    struct stream *s = (struct stream *)handle;
+    if (s->device != current_device)
+        refuse("work on a stream of another device");
+    if (s->captured) {
+        s->captured->push_back(work);
+        return;
+    }
     settle(handle);
+    work();
+}
+
+/* ---- graphs ----------------------------------------------------------------------------- */
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode)
+{
+    struct stream *s = (struct stream *)handle;
+    if (s->captured || capturing)
+        refuse("a capture within a capture");
+    s->captured = new graph();
+    s->invalid = false;
+    capturing = s;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *out)
+{
+    struct stream *s = (struct stream *)handle;
+    if (!s->captured || capturing != s)
+        refuse("the end of a capture that never began, or of another thread's");
+    *out = s->captured;
+    s->captured = NULL;
+    capturing = NULL;
+    if (!s->invalid)
+        return cudaSuccess;
+    delete (graph *)*out;
+    *out = NULL;
+    return fails(cudaErrorStreamCaptureInvalidated);
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g, unsigned long long)
+{
+    *exec = new graph(*(graph *)g);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t g)
+{
+    delete (graph *)g;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    delete (graph *)exec;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    const graph g = *(graph *)exec;
+    cuda_emulation::submit(stream, [g] {
+        for (const std::function<void()> &work : g)
+            work();
+    });
+    return cudaSuccess;
 }
 
 /* ---- memory ----------------------------------------------------------------------------- */
@@ -171,6 +256,8 @@ void cuda_emulation::enter_stream(cudaStream_t handle)
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
     *p = NULL;
+    if (ends_capture())
+        return fails(cudaErrorStreamCaptureUnsupported);
     if (!take(bytes))
         return fails(cudaErrorMemoryAllocation);
     if (posix_memalign(p, 256, bytes)) {
@@ -186,6 +273,8 @@ cudaError_t cudaFree(void *p)
 {
     if (!p)
         return cudaSuccess;
+    if (ends_capture())
+        return fails(cudaErrorStreamCaptureUnsupported);
     auto b = blocks.find(p);
     if (b == blocks.end())
         refuse("free of what was not allocated");
