@@ -114,11 +114,13 @@ void doctor_gpu(struct doctor *d, const struct doctor_places *p)
         return;
     }
     doctor_line(d, DOCTOR_OK, "gpu",
-                json_pack("{s:b, s:s, s:s, s:s, s:I, s:I}", "available", 1, "device", g.name,
-                          "driver", g.driver, "numerics", g.numerics, "freeBytes",
-                          (json_int_t)g.free_bytes, "totalBytes", (json_int_t)g.total_bytes),
-                "device %d, %s (%s), %s, %.1f of %.1f GB free", p->device, g.name, g.numerics,
-                g.driver, (double)g.free_bytes / GB, (double)g.total_bytes / GB);
+                json_pack("{s:b, s:s, s:s, s:s, s:I, s:I, s:b}", "available", 1, "device",
+                          g.name, "driver", g.driver, "numerics", g.numerics, "freeBytes",
+                          (json_int_t)g.free_bytes, "totalBytes", (json_int_t)g.total_bytes,
+                          "graphs", (int)g.records),
+                "device %d, %s (%s), %s, %.1f of %.1f GB free, %s", p->device, g.name,
+                g.numerics, g.driver, (double)g.free_bytes / GB, (double)g.total_bytes / GB,
+                g.records ? "CUDA graphs" : "no CUDA graphs");
 }
 
 /* ---- sandbox ----------------------------------------------------------------------------- */

@@ -81,11 +81,23 @@ static json_t *tiers_json(const struct engine *m)
     return list;
 }
 
+static json_t *graphs_json(const struct engine *m)
+{
+    struct engine_graphs g;
+    engine_graphs(m, &g);
+    json_t *j = json_pack("{s:I, s:I, s:I}", "recorded", (json_int_t)g.n_recorded, "replayed",
+                          (json_int_t)g.n_replayed, "plain", (json_int_t)g.n_plain);
+    if (g.why)
+        json_object_set_new(j, "why", json_string(g.why));
+    return j;
+}
+
 void method_model_status(struct request *r)
 {
     json_t *j = model_json(r->daemon);
 
     json_object_set_new(j, "tiers", tiers_json(r->daemon->tiers));
+    json_object_set_new(j, "graphs", graphs_json(r->daemon->tiers));
     request_reply(r, j);
 }
 

@@ -141,8 +141,9 @@ const struct schema_method schema_methods[] = {
     {"tool/list", "{}", "{tools: [Function]}", "The daemon's tools."},
     {"model/status", "{}",
      "{" MODEL_FIGURES ", tiers: [{name, budgetBytes: uint, minimumBytes: uint, "
-     "residentBytes: uint, hits: uint, misses: uint, readBytes: uint, stallMs: number}]}",
-     "The model, and where its weights are."},
+     "residentBytes: uint, hits: uint, misses: uint, readBytes: uint, stallMs: number}], "
+     "graphs: {recorded: uint, replayed: uint, plain: uint, why?}}",
+     "The model, where its weights are, and how many decode steps a device repeated."},
     {"daemon/status", "{}",
      "{version, pid: uint, uptimeMs: uint, connections: uint, sessionsLive: uint, "
      "sessionsResident: uint, turns: uint, stateCommits: uint, stopping: boolean, "

@@ -121,6 +121,11 @@ static enum err add_device(const struct report *r, struct buf *out, struct error
         rc = buf_printf(out, e, "          %-18s %-7s %9.3f of %9.3f GB: %s\n", p->what,
                         p->where, BILLION(p->n_bytes), BILLION(p->of_bytes), p->why);
     }
+    const char *why;
+    bool graphs = placement_graphs(r->placement, r->n_placement, &why);
+    if (!rc)
+        rc = buf_printf(out, e, "decode    %s: %s\n",
+                        graphs && g->records ? "as CUDA graphs" : "call by call", why);
     return rc;
 }
 
@@ -188,10 +193,12 @@ static json_t *device_json(const struct report *r)
                                               "where", p->where, "bytes", N(p->n_bytes),
                                               "of_bytes", N(p->of_bytes), "why", p->why));
     }
-    return json_pack("{s:I, s:s, s:s, s:s, s:I, s:I, s:o}", "number", N(r->o->device), "name",
-                     r->gpu.name, "driver", r->gpu.driver, "numerics", r->gpu.numerics,
+    const char *why;
+    bool graphs = placement_graphs(r->placement, r->n_placement, &why);
+    return json_pack("{s:I, s:s, s:s, s:s, s:I, s:I, s:o, s:b, s:s}", "number", N(r->o->device),
+                     "name", r->gpu.name, "driver", r->gpu.driver, "numerics", r->gpu.numerics,
                      "free_bytes", N(r->gpu.free_bytes), "total_bytes", N(r->gpu.total_bytes),
-                     "placement", list);
+                     "placement", list, "graphs", graphs && r->gpu.records, "graphs_why", why);
 }
 
 static enum err write_json(const struct report *r, struct error *e)

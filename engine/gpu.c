@@ -13,7 +13,9 @@ enum err gpu_describe(const char *library, int device, struct gpu *out, struct e
     if (rc)
         return rc;
     if (!(rc = k.describe(&k, &d, e))) {
-        *out = (struct gpu){.total_bytes = d.total_bytes, .free_bytes = d.free_bytes};
+        *out = (struct gpu){.total_bytes = d.total_bytes,
+                            .free_bytes = d.free_bytes,
+                            .records = k.record != NULL};
         snprintf(out->name, sizeof(out->name), "%s", d.name);
         snprintf(out->driver, sizeof(out->driver), "%s", d.driver);
         snprintf(out->numerics, sizeof(out->numerics), "%s", k.numerics);
@@ -60,4 +62,15 @@ size_t placement_list(const struct inventory *v, uint64_t free_bytes, struct pla
         "windows, index keys and main KV rows; the main rows of the longest context are these",
         kv < left - experts ? kv : left - experts, kv};
     return n;
+}
+
+bool placement_graphs(const struct placement *list, size_t n, const char **why)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(list[i].what, "routed experts") && list[i].n_bytes < list[i].of_bytes) {
+            *why = "experts are a cache, and which ones a router chooses is read back";
+            return false;
+        }
+    *why = "all experts are in the device; with --kv-resident steps go call by call";
+    return true;
 }

@@ -10,6 +10,7 @@ struct gpu {
     char driver[64];   /* "CUDA 13.0, built with 13.0" */
     char numerics[32]; /* class of its results: "cuda-sm90/1" */
     uint64_t total_bytes, free_bytes;
+    bool records; /* decode steps can be repeated as CUDA graphs */
 };
 
 /* library and device as in struct engine_options. Errors of kernels_cuda(), which say what is
@@ -28,6 +29,10 @@ struct placement {
 /* Fills list [PLACEMENT_MAX] for a device with this much free memory, the division that
  * engine_open_model() makes without budgets; returns how many. */
 size_t placement_list(const struct inventory *v, uint64_t free_bytes, struct placement *list);
+
+/* Whether decode steps are repeated as CUDA graphs with this division, and no budget for KV
+ * rows; *why says what it rests on. */
+bool placement_graphs(const struct placement *list, size_t n, const char **why);
 
 /* Bytes for a cache of routed experts where nobody said how many: what is left beside the
  * resident weights, in halves, for sequences and buffers need the other. */

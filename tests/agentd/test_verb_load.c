@@ -101,6 +101,7 @@ static void test_device(void **state)
     assert_string_equal(json_string_value(json_object_get(experts, "what")), "routed experts");
     assert_string_equal(json_string_value(json_object_get(experts, "where")), "device");
     assert_int_equal(number(experts, NULL, "bytes"), number(experts, NULL, "of_bytes"));
+    assert_true(json_is_true(json_object_get(device, "graphs")));
     buf_clear(&out);
     setenv("AGENTD_EMULATED_DEVICE_BYTES", "100000", 1);
     assert_int_equal(
