@@ -183,15 +183,21 @@ INLINE vu vu_load_nibbles(const uint8_t *p)
     return vu_widen8(__builtin_shuffle(b & 15, b >> 4, zip));
 }
 
-/* LANES E4M3 codes, as k_e4m3_to_f32. */
-INLINE vf vf_from_e4m3(const uint8_t *codes)
+/* Lanes of 0..255 as k_e4m3_to_f32. */
+INLINE vf vf_e4m3(vu c)
 {
-    vu c = vu_load_bytes(codes), magnitude = c & 0x7fu;
+    vu magnitude = c & 0x7fu;
     vf normal = (vf)((magnitude << 20) + (120u << 23));
     vf subnormal = __builtin_convertvector((vi)magnitude, vf) * vf_all(0x1p-9f);
     vf v = vf_select((vi)(magnitude < 8u), subnormal, normal);
     v = vf_select((vi)(magnitude == 0x7fu), (vf)((vu){0} + 0x7fc00000u), v);
     return (vf)((vu)v | ((c & 0x80u) << 24));
+}
+
+/* LANES E4M3 codes. */
+INLINE vf vf_from_e4m3(const uint8_t *codes)
+{
+    return vf_e4m3(vu_load_bytes(codes));
 }
 
 /* The lower four bits of each lane, as k_e2m1_to_f32. */

@@ -406,6 +406,39 @@ static void expand(const struct k_weight *w, size_t o, uint16_t *y)
     }
 }
 
+#if LANES == 16
+/* n (even) groups of 16 E2M1 values. A lane takes a byte: its two codes are looked up apart and
+ * zipped, and scales are converted together. */
+INLINE void decode_groups(const uint8_t *codes, v16b scale, size_t n, float *x)
+{
+    const vi low = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
+    float s[LANES];
+    vf_store_part(s, vf_e4m3(vu_widen8(scale)), LANES);
+#pragma GCC unroll 8
+    for (size_t g = 0; g < n; g += 2) {
+        vu pairs = vu_load_bytes(codes + g * 8);
+        vf even = vf_e2m1(pairs), odd = vf_e2m1(pairs >> 4);
+        vf_store_part(x + g * 16, __builtin_shuffle(even, odd, low) * vf_all(s[g]), LANES);
+        vf_store_part(x + g * 16 + 16, __builtin_shuffle(even, odd, low + 8) * vf_all(s[g + 1]),
+                      LANES);
+    }
+}
+#endif
+
+/* d E2M1 values, one E4M3 scale for each 16. */
+static void decode_fp4_16(const uint8_t *codes, const uint8_t *scale, size_t d, float *x)
+{
+    size_t g = 0, n = d / 16;
+#if LANES == 16
+    for (; n - g >= 16; g += 16)
+        decode_groups(codes + g * 8, load_bytes(scale + g, 16), 16, x + g * 16);
+    for (; n - g >= 8; g += 8)
+        decode_groups(codes + g * 8, load_bytes(scale + g, 8), 8, x + g * 16);
+#endif
+    for (; g < n; g++)
+        expand_e2m1(codes, g, 16, k_e4m3_to_f32(scale[g]), x, TO_F32);
+}
+
 static void decode(enum k_format format, const uint8_t *row, uint32_t d, float *x)
 {
     switch (format) {
@@ -416,8 +449,7 @@ static void decode(enum k_format format, const uint8_t *row, uint32_t d, float *
         expand_e4m3(row, row + d, d, x, TO_F32);
         break;
     case K_ROW_FP4_16:
-        for (uint32_t g = 0; g < d / 16; g++)
-            expand_e2m1(row, g, 16, k_e4m3_to_f32(row[d / 2 + g]), x, TO_F32);
+        decode_fp4_16(row, row + d / 2, d, x);
         break;
     case K_ROW_FP4_32:
         for (uint32_t g = 0; g < d / 32; g++)
