@@ -1,23 +1,28 @@
 """Held-out accuracy through the daemon: real files, real tools, greedy.
 
-    AGENTD_SOCKET=... python evaluate_daemon.py AGENTCTL [--samples N] [--minutes M] [--show]
+    AGENTD_SOCKET=... python evaluate_daemon.py AGENTCTL [--samples N] [--minutes M] [--jobs N] [--show]
 
-Needs a running `agentd serve --model` with the checkpoint, and no other Python package. Each sample
-has a folder of its own, and sessions in it: short ones of one or two questions, and a long one in
-which a fact is told and files are read, listed and searched until 1,000 to 4,000 tokens lie behind;
-then it is asked for the fact, for the first file, and for what was never there. An answer counts
-when it is, byte for byte, the one that the session generator would have given; a turn's calls, when
-they are exactly those. Half of the samples use words that are in no training list. Intervals are
+Needs a running `agentd serve --model` with the checkpoint, and no other Python package. Every session is
+forked from one that has the system text, the tools and a greeting, so that these are computed once. A
+sample has files of its own, and sessions: short ones of one or two questions, and a long one in
+which two facts are told and files are read, listed and searched until 1,000 to 4,000 tokens lie behind;
+then it is asked for the facts, for two lines of the first file, and for what was never there. An answer
+counts when it is, byte for byte, the one that the session generator would have given; a turn's calls,
+when they are exactly those. Half of the samples use words that are in no training list. Intervals are
 Wilson's, 95 %.
 """
 import argparse
 import collections
+import concurrent.futures
+import itertools
 import json
 import math
 import os
 import random
+import shutil
 import subprocess
 import tempfile
+import threading
 import time
 
 import sessions
@@ -33,38 +38,57 @@ ROWS = [("call", .99), ("value just read", .95), ("list, read, answer", .90), ("
         ("long: not there", None), ("long: line just found", None)]
 
 
-class Sample:
-    """One session with its files, and the tally of its answers."""
+class Agent:
+    """agentctl, a folder, and the session there that all others are forked from."""
 
-    def __init__(self, agentctl, folder, seed, show):
-        self.r, self.agentctl, self.folder, self.show = random.Random(f"daemon/{seed}"), agentctl, folder, show
+    def __init__(self, agentctl, folder, name):
+        self.agentctl, self.folder, self.base, self.n_forks = agentctl, folder, name, 0
+        self.run("run", *MODEL, "-C", folder, "-n", name, "Hello")
+
+    def run(self, *arguments):
+        out = subprocess.run([self.agentctl, *arguments], capture_output=True, text=True, check=False)
+        if out.returncode not in (0, 1):
+            raise SystemExit(f"agentctl {arguments[0]}: {out.stderr.strip()}")
+        return out.stdout
+
+    def fork(self):
+        self.n_forks += 1
+        name = f"{self.base}-{self.n_forks}"
+        self.run("fork", "-n", name, self.base)
+        return name
+
+    def empty_folder(self):
+        for x in os.scandir(self.folder):
+            shutil.rmtree(x.path)
+
+
+class Sample:
+    """The sessions of one seed with their files, and the tally of their answers."""
+
+    def __init__(self, agent, seed, show):
+        self.agent, self.folder, self.show, self.seed = agent, agent.folder, show, seed
+        self.r = random.Random(f"daemon/{seed}")
         self.words = Words(self.r, held_out=bool(seed % 2))
         self.world = World(self.r, self.words)
-        self.seed, self.results, self.n_sessions = seed, [], 0
-        self.begin()
+        self.results, self.name = [], None
 
     def begin(self, kind=""):
         """A new session; kind goes in front of the rows of what is asked in it."""
-        if self.n_sessions and self.tokens:
-            self.agent("rm", self.name)
-        self.n_sessions += 1
-        self.name, self.kind, self.tokens = f"eval-{os.getpid()}-{self.seed}-{self.n_sessions}", kind, 0
+        self.end()
+        self.name, self.kind, self.tokens = self.agent.fork(), kind, 0
+
+    def end(self):
+        if self.name:
+            self.agent.run("rm", self.name)
 
     # ---- the daemon ------------------------------------------------------------------------
 
-    def agent(self, *arguments):
-        return subprocess.run([self.agentctl, *arguments], capture_output=True, text=True, check=False)
-
     def ask(self, prompt):
         """(answer, [(tool, arguments)]) of a turn."""
-        first = ["run", *MODEL, "-C", self.folder, "-n", self.name] if not self.tokens else ["send", self.name]
-        out = self.agent(*first, "--json", prompt)
-        if not out.stdout:
-            raise SystemExit(f"agentctl {first[0]}: {out.stderr.strip()}")
-        turn = json.loads(out.stdout)
+        turn = json.loads(self.agent.run("send", self.name, "--json", prompt))
         self.tokens = turn["ledger"]["prompt_tokens"] + turn["ledger"]["decoded"]
         calls = []
-        for line in self.agent("logs", "--jsonl", self.name).stdout.splitlines():
+        for line in self.agent.run("logs", "--jsonl", self.name).splitlines():
             event = json.loads(line)["params"]
             if event.get("turnId") == turn["turnId"] and event.get("item", {}).get("kind") == "tool_call":
                 try:
@@ -133,6 +157,7 @@ class Sample:
 
     def run(self):
         kind = KINDS[self.seed // 2 % 4]
+        self.begin()
         self.list_read(self.file(kind))
         self.begin()
         self.read_absent(self.file(kind))
@@ -144,27 +169,34 @@ class Sample:
         self.ask_again("follow-up", *self.r.choice([x for x in f.facts if x[0] != asked]))
         self.begin("long: ")
         self.long()
-        self.begin()
+        self.end()
+        self.agent.empty_folder()
+        return self.results
+
+    def tell(self):
+        key = self.world.fresh(lambda: f"the {self.r.choice(sessions.THINGS)} of {self.words.word()}")
+        rest = " is " + self.world.value()
+        self.grade("told", self.r.choice(sessions.REMEMBER).format(f=key + rest), "OK.")
+        return key, rest
 
     def long(self):
         r = self.r
-        key = f"the {r.choice(sessions.THINGS)} of {self.words.word()}"
-        rest = " is " + self.world.value()
-        self.grade("told", r.choice(sessions.REMEMBER).format(f=key + rest), "OK.")
-        first = self.file(r.choice(KINDS))
+        facts, first = [self.tell(), self.tell()], self.file(r.choice(KINDS))
         asked = self.read(first)
         begun, far = self.tokens, r.randint(1000, 3900)
         while self.tokens - begun < far:
             r.choice((self.list_read, self.list_read, self.read_absent, self.grep, self.read))(self.file(r.choice(KINDS)))
-        self.ask_again("recall of a fact", key, rest)
-        self.ask_again("recall of a result", *r.choice([x for x in first.facts if x[0] != asked]))
+        for fact in facts:
+            self.ask_again("recall of a fact", *fact)
+        for fact in r.sample([x for x in first.facts if x[0] != asked], 2):
+            self.ask_again("recall of a result", *fact)
         self.ask_again("not there", first.absent.pop(), sessions.MISSING)
 
 
 def interval(right, n, z=1.96):
     p, d = right / n, 1 + z * z / n
     half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return (p + z * z / (2 * n) - half) / d, (p + z * z / (2 * n) + half) / d
+    return max(0.0, (p + z * z / (2 * n) - half) / d), (p + z * z / (2 * n) + half) / d
 
 
 def table(tally):
@@ -186,19 +218,34 @@ def main():
     p.add_argument("agentctl")
     p.add_argument("--samples", type=int, default=500, help="of each row")
     p.add_argument("--minutes", type=float, default=1e9)
+    p.add_argument("--jobs", type=int, default=2, help="samples at a time")
     p.add_argument("--first", type=int, default=0, help="first seed")
     p.add_argument("--show", action="store_true", help="print what was wrong")
     a = p.parse_args()
-    tally, seed = collections.defaultdict(list), a.first
-    begun = time.monotonic()
-    while time.monotonic() < begun + 60 * a.minutes and any(len(tally[row]) < a.samples for row, must in ROWS if must):
+    tally, begun, lock = collections.defaultdict(list), time.monotonic(), threading.Lock()
+    seeds = itertools.count(a.first)
+
+    def enough():
+        return time.monotonic() > begun + 60 * a.minutes or all(
+            len(tally[row]) >= a.samples for row, must in ROWS if must)
+
+    def work(job):
         with tempfile.TemporaryDirectory() as folder:
-            sample = Sample(a.agentctl, folder, seed, a.show)
-            sample.run()
-            for row, ok in sample.results:
-                tally[row].append((ok, seed % 2))
-        seed += 1
-    print(f"{seed - a.first} sessions, {time.monotonic() - begun:.0f} s")
+            agent = Agent(a.agentctl, folder, f"eval-{os.getpid()}-{job}")
+            while True:
+                with lock:
+                    if enough():
+                        break
+                    seed = next(seeds)
+                results = Sample(agent, seed, a.show).run()
+                with lock:
+                    for row, ok in results:
+                        tally[row].append((ok, seed % 2))
+            agent.run("rm", agent.base)
+
+    with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
+        list(pool.map(work, range(a.jobs)))
+    print(f"{next(seeds) - a.first} samples, {time.monotonic() - begun:.0f} s")
     print("\n".join(table(tally)))
 
 

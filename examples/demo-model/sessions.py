@@ -25,9 +25,18 @@ THINGS = ["code", "door", "pin", "badge", "seat", "room", "port", "color", "numb
 SMALL_TALK = [("Hello", "Hello. Ask me about a file."), ("Hello.", "Hello. Ask me about a file."),
               ("Thanks.", "You are welcome."), ("Thank you.", "You are welcome."),
               ("Who are you?", "A small model. Ask me about a file.")]
+REPORT = ["Read the following report with care. Questions about it come at its end.", "Read this report.",
+          "Here is a long text. I shall ask about it.", "Keep this report in mind."]
+CODES = ["access code", "code", "door code", "number", "pass number", "key", "call sign"]
+PLACES = ["depot", "station", "camp", "mill", "post", "hangar", "office", "ship"]
+# The line of a report, the key in its answer, questions; n: a name.
+LINES = [("The {c} of the {n} {p} is {v}.", "{n} {p}",
+          ["What is the {c} of the {n} {p}? Answer with the {c} alone.", "What is the {c} of the {n} {p}?"]),
+         ("Remember: the {n} {c} is {v}.", "the {n} {c}", ["What is the {n} {c}?"])]
 MISSING = " is not there."
 QUOTED = 0.7
-KINDS = ["config", "config", "log", "log", "csv", "passwd"]
+BARE = 0.5
+KINDS = ["config"] * 3 + ["log"] * 2 + ["csv"] + ["passwd"] * 2
 
 
 class Session:
@@ -40,6 +49,7 @@ class Session:
         self.ids, self.weights, self.probes = [], [], []
         self.known = []  # (key, rest, position, tag) that can be asked again
         self.absent = []
+        self.end = 0  # where the session is full
 
     # ---- tape ------------------------------------------------------------------------------
 
@@ -63,7 +73,10 @@ class Session:
         self.context(prompts.user_turn([prompts.tool_result(text)]))
         return start
 
-    def open(self, tools=None):
+    def open(self, tools=None, bare=False):
+        """The system text and the tools; bare: neither, as evals opens its sessions."""
+        if bare:
+            return self.context([prompts.Special(prompts.BOS)])
         system = self.r.choice(SYSTEMS) if tools is None or self.r.random() < 0.3 else ""
         self.context(prompts.opening(system, tools), self.cw * 0.3)
 
@@ -208,14 +221,50 @@ class Session:
     def recall(self, lines, follow, miss):
         r = self.r
         if self.absent and r.random() < miss:
-            key, rest, source, tag = self.absent.pop(r.randrange(len(self.absent))), None, 0, "recall"
+            key, rest, source, tag = self.absent.pop(self.early(self.absent)), None, 0, "recall"
         elif self.known:
-            key, rest, source, tag = self.known.pop(r.randrange(len(self.known)))
+            key, rest, source, tag = self.known.pop(self.early(self.known))
             tag = "recall:" + tag
         else:
             return
         self.asked(ASK, key)
         self.answers(key, rest, tag, source)
+
+    def early(self, entries):
+        """Where in a list: anywhere, or often near its beginning, which lies furthest back."""
+        at = self.r.randrange(len(entries))
+        return at // 8 if self.r.random() < 0.3 else at
+
+    def sentence(self, names, verbs):
+        r = self.r
+        text = f"the {r.choice(names)} {r.choice(verbs)} the {r.choice(names)} {r.choice(names)}"
+        if r.random() < 0.4:
+            text += f", {r.choice(verbs)} the {r.choice(names)}"
+        return text[0].upper() + text[1:] + "."
+
+    def report(self, lines, follow, miss):
+        """A long text in which codes lie, and questions for some of them, in any order."""
+        r, w, room = self.r, self.w, max(60, self.end - len(self.ids))
+        line, key, ask = r.choice(LINES)
+        names, verbs = [w.word() for _ in range(40)], [w.word() for _ in range(12)]
+        length, n = room * r.uniform(0.1, 0.8), r.randint(3, min(30, 4 + room // 100))
+        told = {"c": r.choice(CODES), "p": r.choice(PLACES)}
+        codes = [{**told, "n": self.world.fresh(w.name), "v": r.randint(10**5, 10**7 - 1)} for _ in range(n)]
+        source = len(self.ids)
+        self.context([prompts.Special(prompts.USER), r.choice(REPORT)])
+        for i, code in enumerate(codes):
+            self.context(["\n\n" + line.format(**code)])
+            while len(self.ids) - source < length * (i + r.random()) / n:
+                self.context(["\n\n" + " ".join(self.sentence(names, verbs) for _ in range(r.randint(1, 6)))])
+        self.context([prompts.Special(prompts.ASSISTANT), prompts.Special(prompts.THINK_END)])
+        self.context(prompts.answer("I have read it."))
+        r.shuffle(codes)
+        for code in codes[: r.randint(2, 12)]:
+            rest = f" is {code['v']}"
+            if r.random() < miss / 3:
+                code, rest = {**told, "n": self.world.fresh(w.name)}, None
+            self.user(r.choice(ask).format(**code))
+            self.answers(key.format(**code), rest, "report", source)
 
     def small_talk(self, lines, follow, miss):
         question, reply = self.r.choice(SMALL_TALK)
@@ -235,13 +284,17 @@ class Session:
         self.weights += [1.0] * len(ids)
 
     TURNS = {"read": 30, "list_read": 8, "grep": 8, "grep_all": 6, "list_only": 5, "read_nothing": 2,
-             "user_fact": 10, "recall": 18, "small_talk": 1, "copy": 0}
+             "user_fact": 10, "recall": 18, "small_talk": 1, "copy": 0, "report": 0}
 
     def run(self, n_tokens, turns=None, lines=(3, 7), follow=(1, 5), miss=0.25, tools=None):
-        """Turns until n_tokens are there; what lies behind is cut off by the user."""
-        turns = {**self.TURNS, **(turns or {})}
+        """Turns until n_tokens are there; what lies behind is cut off by the user. With reports
+        among the turns, some sessions without the full tools text hold nothing else."""
+        turns, self.end = {**self.TURNS, **(turns or {})}, n_tokens
+        bare = tools is None and turns["report"] and self.r.random() < BARE * turns["report"] / 10
+        if bare:
+            turns = {"report": 1}
         names, shares = list(turns), list(turns.values())
-        self.open(tools)
+        self.open(tools, bare)
         while len(self.ids) < n_tokens:
             getattr(self, self.r.choices(names, shares)[0])(lines, follow, miss)
         return self

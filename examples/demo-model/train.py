@@ -48,7 +48,8 @@ def batch(tokenizer, recipe, phase, step):
         s = Session(tokenizer, f"{recipe['seed']}/{step}/{b}",
                     context_weight=phase.get("context_weight", recipe["context_weight"]))
         tools = full_tools(r) if shape.get("full_tools") else None
-        s.run(T + 1, phase.get("turns"), shape["lines"], shape["follow"], recipe["miss"], tools)
+        turns = {**phase.get("turns", {}), **shape.get("turns", {})}
+        s.run(T + 1, turns, shape["lines"], shape["follow"], recipe["miss"], tools)
         ids.append(s.ids[: T + 1])
         weights.append(s.weights[: T + 1])
         probes += [(b, at, n, tag) for at, n, tag, _ in s.probes if at + n <= T + 1]

@@ -44,6 +44,13 @@ class Words:
             if is_held_out(w) == self.held_out:
                 return w
 
+    def name(self):
+        """A name of three syllables, with a capital."""
+        while True:
+            w = "".join(self.rng.choice(CONSONANTS) + self.rng.choice(VOWELS) for _ in range(3))
+            if is_held_out(w) == self.held_out:
+                return w.capitalize()
+
     def number(self):
         r = self.rng
         return str(r.choice((r.randint(1, 99), r.randint(100, 999), r.randint(1000, 9999),
