@@ -79,8 +79,7 @@ def rate(recipe, phase, updates, phase_step):
 
 class Training:
     def __init__(self, folder, phase_name=None, master=None):
-        with open(os.path.join(HERE, "recipe.json"), encoding="utf-8") as f:
-            self.recipe = json.load(f)
+        self.read_recipe()
         self.folder, r = folder, self.recipe
         if not os.path.exists(os.path.join(folder, "tokenizer.json")):
             self.begin(folder, master)
@@ -99,6 +98,11 @@ class Training:
             self.load_master(master)
         if phase_name and phase_name != self.phase:
             self.phase, self.phase_step = phase_name, 0
+
+    def read_recipe(self):
+        """Again at every save: the length of a decay can be corrected while it runs."""
+        with open(os.path.join(HERE, "recipe.json"), encoding="utf-8") as f:
+            self.recipe = json.load(f)
 
     @staticmethod
     def begin(folder, master):
@@ -255,6 +259,7 @@ def main():
             grades.clear()
         if now - saved > SAVE_SECONDS:
             training.save()
+            training.read_recipe()
             saved = now
     training.save()
 
