@@ -361,6 +361,18 @@ static enum err begin(struct replay *p, struct error *e)
     return rc ? rc : server_start(&p->s, e);
 }
 
+static enum err note_model(struct replay *p, struct error *e)
+{
+    const char *fingerprint = NULL;
+    json_t *model = NULL;
+    enum err rc = json_need_obj(client_server(p->s.c), "model", &model, e);
+    if (!rc)
+        rc = json_need_str(model, "fingerprint", &fingerprint, NULL, e);
+    if (!rc)
+        snprintf(p->r.fingerprint, sizeof p->r.fingerprint, "%s", fingerprint);
+    return rc;
+}
+
 static int compare(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -386,6 +398,8 @@ enum err replay_run(const struct replay_options *o, struct replay_result *out, s
     snprintf(p.run, sizeof p.run, "%llx",
              (unsigned long long)clock_wall_ms(clock_real()) & 0xffffffffff);
     enum err rc = begin(&p, e);
+    if (!rc)
+        rc = note_model(&p, e);
     for (uint32_t i = 0; i < n && !rc; i++)
         rc = run_session(&p, &o->trace->sessions[i], e);
     if (!rc && p.parking[0])
@@ -419,6 +433,7 @@ json_t *replay_json(const struct replay_result *r)
                    {"struck", r->n_struck},       {"acknowledged", r->n_acknowledged},
                    {"lost", r->n_lost},           {"verified", r->n_verified},
                    {"unequal", r->n_unequal}};
+    json_object_set_new(j, "fingerprint", json_string(r->fingerprint));
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
         json_object_set_new(j, figures[i].name, json_integer((json_int_t)figures[i].value));
     return j;

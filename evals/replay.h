@@ -14,7 +14,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/encode.h"
 #include "base/err.h"
+#include "base/state.h"
 #include "evals/trace.h"
 
 struct replay_options {
@@ -35,6 +37,7 @@ struct replay_options {
 };
 
 struct replay_result {
+    char fingerprint[HEX_CHARS(STATE_KEY_BYTES)]; /* of the daemon's model */
     uint64_t n_rounds, n_later; /* all; those that are not a session's first */
     uint64_t n_suspended,
         n_hits; /* later rounds: after a timeout; with nothing computed again */

@@ -144,12 +144,14 @@ static enum err counted(struct buf *out, const json_t *counted, struct error *e)
 static enum err computed(struct buf *out, const json_t *results, struct error *e)
 {
     const json_t *arms = json_object_get(results, "arms");
+    const char *fingerprint =
+        json_string_value(json_object_get(json_array_get(arms, 0), "fingerprint"));
     enum err rc = buf_printf(
         out, e,
-        "<h2>Computed on a daemon</h2>\n<p>Lengths divided by %g. Hits: rounds that computed "
-        "nothing again. Amplification: computed input tokens over new ones. Waits are compared "
-        "with the timeout, not waited for.</p>\n",
-        number(results, "scale"));
+        "<h2>Computed on a daemon</h2>\n<p>Model: fingerprint %.16s. Lengths divided by %g. "
+        "Hits: rounds that computed nothing again. Amplification: computed input tokens over "
+        "new ones. Waits are compared with the timeout, not waited for.</p>\n",
+        fingerprint ? fingerprint : "not known", number(results, "scale"));
     if (!rc)
         rc = table(out, arms, e);
     if (rc || json_array_size(arms) <= 2)

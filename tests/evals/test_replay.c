@@ -9,6 +9,7 @@
 #include "base/fs.h"
 #include "base/json.h"
 #include "base/spawn.h"
+#include "evals/arm.h"
 #include "tests/support/build_folder.h"
 #include "tests/support/tempdir.h"
 
@@ -95,8 +96,13 @@ static void a_sweep_counts_what_was_forgotten(void **state)
     json_auto_t *all = arms(&b);
     const json_t *list = json_object_get(all, "arms");
     assert_int_equal(json_array_size(list), 4);
+    char fingerprint[ARM_FINGERPRINT_CHARS];
+    struct error e = {0};
+    assert_ok(arm_fingerprint(DEMO, &(struct engine_options){.n_threads = 1}, fingerprint, &e),
+              &e);
     for (size_t i = 0; i < 4; i++) {
         const json_t *a = json_array_get(list, i);
+        assert_string_equal(json_string_value(json_object_get(a, "fingerprint")), fingerprint);
         const bool lost = i == 1; /* the cache that forgets, with a timeout that passes */
         assert_int_equal((int)number(a, "rounds"), 5);
         assert_int_equal((int)number(a, "suspended"), i < 2 ? 2 : 0);
