@@ -22,7 +22,7 @@ struct fidelity {
     struct fidelity_tape tape;
     struct arm c, a, s; /* never stopped; C', X, D, B in one engine; S */
     uint64_t positions[MAX_POSITIONS];
-    struct arm_state states[MAX_POSITIONS]; /* from S, at those */
+    struct arm_state states[MAX_POSITIONS]; /* at those: S's, without S read off C */
     size_t n_positions;
     json_t *checks, *curve, *cycles, *nll, *answers;
     bool equal;
@@ -171,12 +171,30 @@ static struct arm_keep keep(const struct fidelity *f)
                              .stride = KEEP_STRIDE};
 }
 
+/* Goes to each position and copies the state there; nothing leaves the engine. */
+static enum err run_and_export(struct fidelity *f, struct arm *a, struct error *e)
+{
+    enum err rc = OK;
+    for (size_t i = 0; i < f->n_positions && !rc; i++) {
+        rc = arm_run(a, f->positions[i], e);
+        if (!rc)
+            rc = arm_export(a, &f->states[i], e);
+    }
+    return rc ? rc : arm_run(a, UINT64_MAX, e);
+}
+
+/* The states that X, D and B resume are S's, which has to be equal to C; where S is not wanted
+ * they are read off C on its way, and a whole pass is saved. */
 static enum err never_stopped(struct fidelity *f, struct error *e)
 {
     const struct arm_keep k = keep(f);
     enum err rc = arm_open(&f->c, f->o->model, &f->o->engine, &f->tape.view, &k, e);
+    if (rc)
+        return rc;
     f->c.wake_fd = f->o->wake_fd;
-    return rc ? rc : arm_run(&f->c, UINT64_MAX, e);
+    choose_positions(f);
+    return strpbrk(f->o->arms, "XDB") && !wants(f, 'S') ? run_and_export(f, &f->c, e)
+                                                        : arm_run(&f->c, UINT64_MAX, e);
 }
 
 /* C' and P: the whole tape once more. */
@@ -205,13 +223,8 @@ static enum err other_company(struct fidelity *f, struct error *e)
     if (!rc)
         rc = arm_join(&f->s, f->tape.ids + 7,
                       f->o->length < COMPANY_TOKENS ? f->o->length / 2 : COMPANY_TOKENS, e);
-    for (size_t i = 0; i < f->n_positions && !rc; i++) {
-        rc = arm_run(&f->s, f->positions[i], e);
-        if (!rc)
-            rc = arm_export(&f->s, &f->states[i], e);
-    }
     if (!rc)
-        rc = arm_run(&f->s, UINT64_MAX, e);
+        rc = run_and_export(f, &f->s, e);
     if (!rc)
         rc =
             check(f, &f->s, "S", "chunks of 61, one thread, company; stopped at every position",
@@ -405,12 +418,6 @@ static enum err resumes(struct fidelity *f, struct error *e)
     return rc;
 }
 
-/* S is where the states come from that X, D and B resume. */
-static bool needs_states(const struct fidelity *f)
-{
-    return strpbrk(f->o->arms, "SXDB") != NULL;
-}
-
 static enum err on_the_engine(struct fidelity *f, struct error *e)
 {
     const struct arm_keep k = keep(f);
@@ -418,14 +425,13 @@ static enum err on_the_engine(struct fidelity *f, struct error *e)
     enum err rc = never_stopped(f, e);
     if (rc)
         return rc;
-    choose_positions(f);
     rc = arm_open(&f->a, f->o->model, &f->o->engine, &f->tape.view, &k, e);
     f->a.wake_fd = f->o->wake_fd;
     if (!rc && wants(f, 'c')) {
         say(f, "C': the same again");
         rc = whole_pass(f, &f->a, "C'", "the same again", e);
     }
-    if (!rc && needs_states(f)) {
+    if (!rc && wants(f, 'S')) {
         say(f, "S: other chunks, threads, company");
         rc = other_company(f, e);
     }
