@@ -15,8 +15,6 @@
 #include "evals/suite.h"
 
 #define MAX_FILE_BYTES ((size_t)4 << 30)
-#define N_RESAMPLES 2000
-#define BOOTSTRAP_SEED 42
 
 enum status { S_OK, S_EMPTY, S_UNPARSABLE, S_ERROR, S_TIMEOUT, S_MISSING, N_STATUS };
 static const char *const status_names[N_STATUS] = {"ok",    "empty",   "unparsable",
@@ -284,7 +282,7 @@ static enum err interval(const double *v, const uint32_t *contexts, size_t n,
     }
     if (n_contexts < n) {
         *kind = "bootstrap";
-        return stats_bootstrap(v, contexts, n, n_contexts, N_RESAMPLES, BOOTSTRAP_SEED,
+        return stats_bootstrap(v, contexts, n, n_contexts, SCORE_RESAMPLES, SCORE_SEED,
                                SCORE_CONFIDENCE, out, e);
     }
     if (is_share(v, n, &n_ones)) {

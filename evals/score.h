@@ -28,6 +28,8 @@
 #include "base/err.h"
 
 #define SCORE_CONFIDENCE 0.95
+#define SCORE_RESAMPLES 2000 /* of the bootstrap, and its seed */
+#define SCORE_SEED 42
 
 struct score_counts {
     uint64_t n, n_missing;

@@ -1,4 +1,4 @@
-/* agentd-evals report RUN; diff A B; gate RUN thresholds.json. */
+/* agentd-evals report RUN; gate RUN thresholds.json. */
 #include <fnmatch.h>
 #include <math.h>
 #include <string.h>
@@ -7,8 +7,6 @@
 #include "base/json.h"
 #include "evals/cli.h"
 #include "evals/report.h"
-#include "evals/stats.h"
-#include "evals/suite.h"
 
 const struct command evals_report_command = {"report",
                                              "RUN",
@@ -17,14 +15,6 @@ const struct command evals_report_command = {"report",
                                              OPTION_TABLE_EMPTY,
                                              1,
                                              1};
-const struct command evals_diff_command = {
-    "diff",
-    "RUN_A RUN_B",
-    "two runs of the same samples, paired: means, McNemar, interval",
-    OPTION_TABLE_EMPTY,
-    OPTION_TABLE_EMPTY,
-    2,
-    2};
 const struct command evals_gate_command = {
     "gate",
     "RUN thresholds.json",
@@ -57,157 +47,6 @@ int evals_report(int argc, char **argv)
         return evals_fail(&evals_report_command, rc, &e);
     printf("%s/report.html\n%s/summary.md\n", o.args[0], o.args[0]);
     return EVALS_DONE;
-}
-
-/* ---- diff ------------------------------------------------------------------------------- */
-
-#define MAX_CELLS 4096
-
-/* The pairs of one cell. */
-struct pairs {
-    char name[SUITE_ID_BYTES];
-    double sum_a, sum_b, *differences;
-    size_t n, cap;
-    uint64_t only_a, only_b;
-    bool shares; /* all scores are 0 or 1 */
-};
-
-struct comparison {
-    json_t *a; /* id -> score */
-    struct pairs *cells;
-    size_t n_cells;
-};
-
-static void comparison_fini(struct comparison *c)
-{
-    for (size_t i = 0; i < c->n_cells; i++)
-        free(c->cells[i].differences);
-    free(c->cells);
-    json_decref(c->a);
-}
-
-static enum err keep_a(void *user, json_t *line, struct error *e)
-{
-    struct comparison *c = user;
-    return json_object_set(c->a, text_of(line, "id"), json_object_get(line, "score"))
-               ? err_set(e, ERR_FORMAT, "want {\"id\", \"score\"}")
-               : OK;
-}
-
-static enum err find_pairs(struct comparison *c, const char *id, struct pairs **out,
-                           struct error *e)
-{
-    const char *slash = strrchr(id, '/');
-    const size_t n = slash ? (size_t)(slash - id) : 0;
-    for (size_t i = c->n_cells; i-- > 0;)
-        if (strlen(c->cells[i].name) == n && !memcmp(c->cells[i].name, id, n)) {
-            *out = &c->cells[i];
-            return OK;
-        }
-    if (!n || n >= SUITE_ID_BYTES || c->n_cells == MAX_CELLS)
-        return err_set(e, ERR_FORMAT, "\"id\": \"%.60s\", or over %d cells", id, MAX_CELLS);
-    *out = &c->cells[c->n_cells++];
-    memcpy((*out)->name, id, n);
-    (*out)->shares = true;
-    return OK;
-}
-
-static bool is_share(double v)
-{
-    return v <= 0 || v >= 1;
-}
-
-static enum err pair_b(void *user, json_t *line, struct error *e)
-{
-    struct comparison *c = user;
-    struct pairs *p = NULL;
-    const char *id = text_of(line, "id");
-    const json_t *first = json_object_get(c->a, id);
-    if (!first)
-        return err_set(e, ERR_CONFLICT, "%.100s is not in the first run", id);
-    const double a = json_number_value(first), b = number(line, "score");
-    enum err rc = find_pairs(c, id, &p, e);
-    if (rc)
-        return rc;
-    if (p->n == p->cap) {
-        const size_t cap = p->cap ? 2 * p->cap : 64;
-        double *v = realloc(p->differences, cap * sizeof *v);
-        if (!v)
-            return err_set(e, ERR_NOMEM, "no memory for %zu pairs", cap);
-        p->differences = v;
-        p->cap = cap;
-    }
-    p->differences[p->n++] = b - a;
-    p->sum_a += a;
-    p->sum_b += b;
-    p->only_a += a > b;
-    p->only_b += b > a;
-    p->shares = p->shares && is_share(a) && is_share(b);
-    json_object_del(c->a, id);
-    return OK;
-}
-
-static enum err print_pairs(const struct pairs *p, struct error *e)
-{
-    const double n = (double)p->n;
-    struct stats_interval i = {0, 0, 0};
-    enum err rc = p->n > 1 ? stats_mean(p->differences, p->n, 0.95, &i, e) : OK;
-    if (rc)
-        return rc;
-    printf("%-36s  n %-6zu  A %.4f  B %.4f  B-A %+.4f", p->name, p->n, p->sum_a / n,
-           p->sum_b / n, (p->sum_b - p->sum_a) / n);
-    if (p->n > 1)
-        printf(" [%+.4f, %+.4f]", i.low, i.high);
-    printf("  only A %llu, only B %llu", (unsigned long long)p->only_a,
-           (unsigned long long)p->only_b);
-    if (p->shares)
-        printf("  McNemar p %.4f", stats_mcnemar(p->only_a, p->only_b));
-    printf("\n");
-    return OK;
-}
-
-static enum err scores(const char *dir, suite_line_fn *fn, void *user, struct error *e)
-{
-    char path[FS_PATH_BYTES];
-    enum err rc = fs_path(path, sizeof path, e, "%s/scores.jsonl", dir);
-    return rc ? rc : suite_read_lines(path, fn, user, e);
-}
-
-static enum err compare_runs(const char *a, const char *b, struct error *e)
-{
-    AUTO(comparison) struct comparison c = {.a = json_object()};
-    json_auto_t *x = NULL, *y = NULL;
-    if (!c.a || !(c.cells = calloc(MAX_CELLS, sizeof *c.cells)))
-        return err_set(e, ERR_NOMEM, "no memory for a comparison");
-    enum err rc = suite_load(a, &x, e);
-    if (!rc)
-        rc = suite_load(b, &y, e);
-    if (!rc && strcmp(text_of(x, "samples"), text_of(y, "samples")))
-        rc = err_set(e, ERR_CONFLICT, "%s and %s have other samples", a, b);
-    if (!rc)
-        rc = scores(a, keep_a, &c, e);
-    if (!rc)
-        rc = scores(b, pair_b, &c, e);
-    if (!rc && json_object_size(c.a))
-        rc = err_set(e, ERR_CONFLICT, "%zu samples are not in the second run",
-                     json_object_size(c.a));
-    for (size_t i = 0; i < c.n_cells && !rc; i++)
-        rc = print_pairs(&c.cells[i], e);
-    return rc;
-}
-
-int evals_diff(int argc, char **argv)
-{
-    struct options o;
-    struct error e = {0};
-    int none, code = evals_parse(&evals_diff_command, argc, argv, &none, &o);
-    if (code != EVALS_GO_ON)
-        return code;
-    enum err rc = compare_runs(o.args[0], o.args[1], &e);
-    if (!rc)
-        return EVALS_DONE;
-    code = evals_fail(&evals_diff_command, rc, &e);
-    return rc == ERR_CONFLICT ? EVALS_PROVENANCE : code;
 }
 
 /* ---- gate ------------------------------------------------------------------------------- */

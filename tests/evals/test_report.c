@@ -17,7 +17,8 @@
 
 /* A run of n lengths and n depths; every `hole`-th sample has no answer (0: all have). An
  * answer is right unless its length and depth are both large, past `edge`. */
-static void make_run(const char *dir, uint32_t n, uint32_t hole, uint32_t edge)
+static void make_run_sharing(const char *dir, uint32_t n, uint32_t hole, uint32_t edge,
+                             uint32_t per_context)
 {
     const uint8_t tokenizer[HASH_BYTES] = {1};
     char path[256];
@@ -38,8 +39,9 @@ static void make_run(const char *dir, uint32_t n, uint32_t hole, uint32_t edge)
                                      .depth = (d + 0.5) / n};
             snprintf(s.id, sizeof s.id, "needle-session/depot/%u/%u", 1024 * (l + 1), d);
             snprintf(s.context, sizeof s.context, "needle-session/depot/%u/c%u", 1024 * (l + 1),
-                     d);
-            assert_ok(suite_add_context(&w, s.context, 1, "x", 1, &e), &e);
+                     d / per_context);
+            if (d % per_context == 0)
+                assert_ok(suite_add_context(&w, s.context, 1, "x", 1, &e), &e);
             assert_ok(suite_add_sample(&w, &s, &e), &e);
             if (!hole || (l * n + d) % hole)
                 assert_ok(buf_printf(&answers, &e, "{\"id\": \"%s\", \"text\": \"%s\"}\n", s.id,
@@ -59,6 +61,11 @@ static void make_run(const char *dir, uint32_t n, uint32_t hole, uint32_t edge)
         "\"prefilled\": 50, \"decoded\": 8, \"ms\": {\"queue\": 0.4, \"store_read\": 3.2, "
         "\"import\": 1.1, \"prefill\": 6.0, \"first_decode\": 1.5, \"decode\": 4}}}\n";
     assert_ok(fs_write_atomic(path, timing, sizeof timing - 1, 0600, &e), &e);
+}
+
+static void make_run(const char *dir, uint32_t n, uint32_t hole, uint32_t edge)
+{
+    make_run_sharing(dir, n, hole, edge, 1);
 }
 
 static void read_file(const char *dir, const char *name, struct buf *out)
@@ -190,6 +197,16 @@ static void gates_and_differences(void **state)
     assert_non_null(strstr(buf_str(&out), "only A 0, only B 3  McNemar p 0.2500"));
     const char *const wrong[] = {"diff", a, other, NULL};
     assert_int_equal(evals(wrong, &out), 11);
+    /* Two contexts of five: one has all right behind, one none. Ten values on their own would
+     * leave [0.12, 0.88], and McNemar would take them for ten. */
+    snprintf(a, sizeof a, "%s/d", root);
+    snprintf(b, sizeof b, "%s/e", root);
+    make_run_sharing(a, 10, 0, 0, 5);
+    make_run_sharing(b, 10, 0, 5, 5);
+    const char *const sharing[] = {"diff", a, b, NULL};
+    assert_int_equal(evals(sharing, &out), 0);
+    assert_non_null(strstr(buf_str(&out), "B 0.5000  B-A +0.5000 [+0.0000, +1.0000]  of 2 "
+                                          "contexts  only A 0, only B 5\n"));
     const char *const none[] = {"report", root, NULL};
     assert_int_equal(evals(none, &out), 4);
     tempdir_remove(root);
