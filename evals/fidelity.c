@@ -390,6 +390,31 @@ static enum err cycle(struct fidelity *f, enum resume_mode mode, struct error *e
 
 /* ---- all of it -------------------------------------------------------------------------- */
 
+static enum err pack_result(struct fidelity *f, json_t **out, struct error *e)
+{
+    size_t i;
+    json_t *c;
+    json_array_foreach(f->checks, i, c) f->equal =
+        f->equal && json_is_true(json_object_get(c, "equal"));
+    *out = json_pack("{s:I, s:I, s:s?, s:O, s:O, s:O, s:O, s:O?, s:b}", "length",
+                     (json_int_t)f->o->length, "continuation", (json_int_t)f->o->continuation,
+                     "numerics", f->c.m ? engine_describe(f->c.m)->layout->numerics : NULL,
+                     "checks", f->checks, "nll", f->nll, "curve", f->curve, "cycles", f->cycles,
+                     "answers", f->answers, "equal", f->equal);
+    return *out ? OK : err_set(e, ERR_NOMEM, "no memory for results");
+}
+
+static enum err so_far(struct fidelity *f, struct error *e)
+{
+    json_auto_t *result = NULL;
+    if (!f->o->so_far)
+        return OK;
+    enum err rc = pack_result(f, &result, e);
+    if (!rc && json_object_set_new(result, "unfinished", json_true()))
+        rc = err_set(e, ERR_NOMEM, "no memory for results");
+    return rc ? rc : f->o->so_far(f->o->user, result, e);
+}
+
 static enum err resumes(struct fidelity *f, struct error *e)
 {
     enum err rc = OK;
@@ -413,6 +438,8 @@ static enum err resumes(struct fidelity *f, struct error *e)
     }
     if (!rc && f->o->n_probes && strpbrk(f->o->arms, "XDB")) {
         say(f, "X, D, B: what the model answers");
+        if ((rc = so_far(f, e)))
+            return rc;
         rc = fidelity_answers(f->o, engine_describe(f->c.m)->layout, f->checks, &f->answers, e);
     }
     return rc;
@@ -450,6 +477,8 @@ static enum err all_arms(struct fidelity *f, struct error *e)
     enum err rc = strpbrk(f->o->arms, "cSPXDB") ? on_the_engine(f, e) : OK;
     if (!rc && strpbrk(f->o->arms, "FKI")) {
         say(f, "F, K, I: a daemon");
+        if ((rc = so_far(f, e)))
+            return rc;
         rc = fidelity_daemon(f->o, &f->tape, f->checks, e);
     }
     return rc;
@@ -482,23 +511,14 @@ enum err fidelity_run(const struct fidelity_options *o, json_t **out, bool *equa
                          .curve = json_array(),
                          .cycles = json_array(),
                          .nll = json_object()};
-    size_t i;
-    json_t *c;
-    enum err bad = check_options(o, e);
-    if (bad)
-        return bad;
-    enum err rc = fidelity_tape_make(&f.tape, o->model, o->length, o->continuation, o->seed, e);
+    enum err rc = check_options(o, e);
+    if (!rc)
+        rc = fidelity_tape_make(&f.tape, o->model, o->length, o->continuation, o->seed, e);
     if (!rc)
         rc = all_arms(&f, e);
-    if (rc)
-        return rc;
-    json_array_foreach(f.checks, i, c) f.equal =
-        f.equal && json_is_true(json_object_get(c, "equal"));
-    *out = json_pack("{s:I, s:I, s:s?, s:O, s:O, s:O, s:O, s:O?, s:b}", "length",
-                     (json_int_t)o->length, "continuation", (json_int_t)o->continuation,
-                     "numerics", f.c.m ? engine_describe(f.c.m)->layout->numerics : NULL,
-                     "checks", f.checks, "nll", f.nll, "curve", f.curve, "cycles", f.cycles,
-                     "answers", f.answers, "equal", f.equal);
-    *equal = f.equal;
-    return *out ? OK : err_set(e, ERR_NOMEM, "no memory for results");
+    if (!rc)
+        rc = pack_result(&f, out, e);
+    if (!rc)
+        *equal = f.equal;
+    return rc;
 }

@@ -18,7 +18,7 @@
  *   {"length", "continuation", "checks": [{"arm", "what", "position", "rows", "different",
  *    "missing", "equal", "replayed", "ms", "ledger"?}], "nll": {"exact", "bounded": {...}},
  *    "curve": [{"from", "to", "n", "kl", "kl_max", "max_diff", "top1", "top20", "near_ties",
- *    "real"}], "cycles": [{"cycle", "kl"}], "answers"?: [PROBE...], "equal"}
+ *    "real"}], "cycles": [{"cycle", "kl"}], "answers"?: [PROBE...], "equal", "unfinished"?}
  *
  *   PROBE: {"kind", "position", "depth"?, "distance"?, "from"?, "to"?, "right", "tool",
  *    "arguments", "arms": {"X"?, "D"?, "B"?: {"right", "same_ids", "same_action", "rows",
@@ -48,6 +48,9 @@ struct fidelity_options {
     size_t n_positions;
     int wake_fd; /* > 0: ERR_CANCELLED once it is readable */
     void (*progress)(void *user, const char *what);
+    /* The result so far ("unfinished": true; borrowed), before the model is asked and before
+     * daemons run: lengths that take hours need not end to be read. NULL: nobody wants it. */
+    enum err (*so_far)(void *user, json_t *result, struct error *e);
     void *user;
 };
 

@@ -181,8 +181,9 @@ static enum err write_page(struct buf *out, const json_t *results, struct error 
     {
         if (rc)
             return rc;
-        rc = buf_printf(out, e, "<h2>%lld tokens: %s</h2>\n", figure(l, "length"),
-                        json_is_true(json_object_get(l, "equal")) ? "all equal" : "DIFFERENT");
+        rc = buf_printf(out, e, "<h2>%lld tokens: %s%s</h2>\n", figure(l, "length"),
+                        json_is_true(json_object_get(l, "equal")) ? "all equal" : "DIFFERENT",
+                        json_object_get(l, "unfinished") ? ", so far" : "");
         if (!rc)
             rc = checks(out, l, e);
         if (!rc && json_array_size(json_object_get(l, "curve")))

@@ -88,9 +88,30 @@ static enum err parse_numbers(const char *option, const char *text, struct numbe
     return OK;
 }
 
+struct watch {
+    uint64_t length;
+    const char *out; /* folder of the report; NULL: none */
+    json_t *results;
+};
+
 static void progress(void *user, const char *what)
 {
-    fprintf(stderr, "verify-resume %llu: %s\n", (unsigned long long)*(uint64_t *)user, what);
+    const struct watch *w = user;
+    fprintf(stderr, "verify-resume %llu: %s\n", (unsigned long long)w->length, what);
+}
+
+/* The report with what is known of a length, should it be cut short. */
+static enum err so_far(void *user, json_t *result, struct error *e)
+{
+    const struct watch *w = user;
+    json_t *lengths = json_object_get(w->results, "lengths");
+    if (!w->out)
+        return OK;
+    if (json_array_append(lengths, result))
+        return err_set(e, ERR_NOMEM, "no memory for results");
+    enum err rc = report_resume(w->out, w->results, e);
+    json_array_remove(lengths, json_array_size(lengths) - 1);
+    return rc;
 }
 
 static void print_checks(const json_t *result)
@@ -165,12 +186,12 @@ static enum err run_all(const struct verb_options *v, const struct numbers *leng
     if (!rc && json_object_set_new(results, "fingerprint", json_string(fingerprint)))
         rc = err_set(e, ERR_NOMEM, "no memory for results");
     for (size_t i = 0; i < lengths->n && !rc; i++) {
-        uint64_t length = lengths->v[i];
+        struct watch watch = {lengths->v[i], v->out, results};
         json_t *result = NULL;
         bool same = false;
         const struct fidelity_options o = {.model = v->model,
                                            .engine = engine,
-                                           .length = length,
+                                           .length = watch.length,
                                            .continuation = (uint64_t)v->continuation,
                                            .n_cycles = (uint32_t)v->cycles,
                                            .n_kills = (uint32_t)v->kills,
@@ -182,7 +203,8 @@ static enum err run_all(const struct verb_options *v, const struct numbers *leng
                                            .positions = positions->v,
                                            .n_positions = positions->n,
                                            .progress = v->quiet ? NULL : progress,
-                                           .user = &length};
+                                           .so_far = so_far,
+                                           .user = &watch};
         rc = fidelity_run(&o, &result, &same, e);
         if (rc)
             break;
@@ -194,7 +216,7 @@ static enum err run_all(const struct verb_options *v, const struct numbers *leng
         fflush(stdout);
         if (json_array_append_new(json_object_get(results, "lengths"), result))
             rc = err_set(e, ERR_NOMEM, "no memory for results");
-        if (!rc && v->out) /* what is known so far, should the next length be cut short */
+        if (!rc && v->out)
             rc = report_resume(v->out, results, e);
     }
     return rc;

@@ -161,7 +161,19 @@ static bool has_folder(const char *dir)
     return found;
 }
 
-/* A signal to `agentctl eval` in the middle of a daemon's arm: nothing is left behind. */
+/* What was known when it was cut short is in the report. */
+static void check_unfinished(const char *dir)
+{
+    json_auto_t *all = evals_read_json(dir, "verify-resume.json");
+    const json_t *r = json_array_get(json_object_get(all, "lengths"), 0);
+    assert_true(json_is_true(json_object_get(r, "unfinished")));
+    assert_true(json_is_true(json_object_get(r, "equal")));
+    assert_int_equal(json_array_size(json_object_get(all, "lengths")), 1);
+    assert_int_equal(json_array_size(json_object_get(r, "checks")), 3);
+}
+
+/* A signal to `agentctl eval` in the middle of a daemon's arm: nothing is left behind, and what
+ * was computed before is there. */
 static void interrupted(void **state)
 {
     (void)state;
@@ -172,12 +184,18 @@ static void interrupted(void **state)
         int status = 0;
         struct error e = {0};
         tempdir_make(dir);
-        const char *const argv[] = {"agentctl", "eval", "verify-resume", "-m", DEMO, "-l", "4K",
-                                    "--arms",   "FKI",  "--work",        dir,  "-q", NULL};
+        const char *const argv[] = {"agentctl",    "eval",     "verify-resume",
+                                    "-m",          DEMO,       "-l",
+                                    "2K",          "--arms",   "XFKI",
+                                    "--positions", "2047",     "--continuation",
+                                    "128",         "--cycles", "0",
+                                    "--probes",    "0",        "--work",
+                                    dir,           "-o",       dir,
+                                    "-q",          NULL};
         const struct spawn_options o = {.argv = argv};
         struct spawn child = SPAWN_INIT;
         assert_ok(spawn_start(&o, &child, &e), &e);
-        for (int k = 0; k < 1000 && !has_folder(dir); k++)
+        for (int k = 0; k < 2500 && !has_folder(dir); k++)
             nanosleep(&nap, NULL);
         assert_true(has_folder(dir));
         assert_ok(spawn_signal(&child, signals[i], &e), &e);
@@ -185,6 +203,7 @@ static void interrupted(void **state)
         spawn_fini(&child);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 130);
         assert_false(has_folder(dir));
+        check_unfinished(dir);
         tempdir_remove(dir);
     }
 }
