@@ -6,8 +6,8 @@
 #include "kernels/linear_tile.cuh"
 
 #define THREADS 128u
-#define MAX_PAIRS 8192u /* of one round: bounds the scratch */
-#define WIDE_ROWS 64u   /* of a tile where experts have many rows: one expansion for them */
+#define MAX_PAIRS 12288u /* of one round: bounds the scratch; 2,048 tokens of the release */
+#define WIDE_ROWS 64u    /* of a tile where experts have many rows: one expansion for them */
 
 /* Lists on the device, for one round of tokens. */
 struct moe_lists {
@@ -251,11 +251,13 @@ static bool reserve(struct kernels *k, const struct k_moe *a, size_t n, struct m
     uint32_t *lists = (uint32_t *)k_cuda_scratch(k, K_CUDA_MOE_LISTS, entries * sizeof *lists);
     w->gate = (float *)k_cuda_scratch(k, K_CUDA_MOE_GATE, rows * inter * sizeof(float));
     w->up = (float *)k_cuda_scratch(k, K_CUDA_MOE_UP, rows * inter * sizeof(float));
-    w->x = (float *)k_cuda_scratch(k, K_CUDA_LINEAR_X, rows * widest * sizeof(float));
+    bool rounds = a->in == K_FP8_32; /* beforehand: rounded_input() */
+    if (rounds)
+        w->x = (float *)k_cuda_scratch(k, K_CUDA_LINEAR_X, rows * widest * sizeof(float));
     w->part = a->part ? a->part
                       : (float *)k_cuda_scratch(k, K_CUDA_MOE_Y,
                                                 n * (a->top_k + 1) * a->d * sizeof(float));
-    if (!w->x || !w->part || !w->up || !w->gate || !lists)
+    if ((rounds && !w->x) || !w->part || !w->up || !w->gate || !lists)
         return false;
     w->lists.count = lists;
     w->lists.pair = lists + a->n_expert + 1;
