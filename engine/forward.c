@@ -588,7 +588,7 @@ static enum err run_once(struct model *m, const struct batch *batch, struct erro
         return rc;
     forward_draft_keys(m, batch);
     (void)forward_end(m, batch);
-    if (!batch->n_alone)
+    if (!batch->runs[0].is_chunk && is_whole(&batch->runs[0]))
         atomic_fetch_add_explicit(&m->graphs.n_plain, 1, memory_order_relaxed);
     return OK;
 }

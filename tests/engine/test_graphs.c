@@ -231,6 +231,7 @@ static void test_plain(void **state)
         struct engine_graphs g = counts(m);
         assert_non_null(strstr(g.why, WHY[i]));
         assert_int_equal(g.n_recorded + g.n_replayed, 0);
+        assert_int_equal(g.n_plain, 4);
         engine_free(m);
     }
 }
