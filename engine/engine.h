@@ -108,7 +108,7 @@ const struct engine_info *engine_describe(const struct engine *m);
 /* What is kept in memory of things that are too large for it, and how well that goes. Sums
  * since the engine was opened. */
 struct engine_tier {
-    const char *name;        /* "experts", "engram", "kv"; static */
+    const char *name;        /* "experts", "engram", "engram-device", "kv"; static */
     uint64_t budget_bytes;   /* as given; 0: none */
     uint64_t minimum_bytes;  /* the smallest budget */
     uint64_t resident_bytes; /* taken of the budget so far */

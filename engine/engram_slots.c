@@ -7,7 +7,9 @@
 
 #include "engine/row_index.h"
 
-#define PASSING 2048 /* rows that are copied at once, at most */
+/* Rows that are copied at once, at most: 256 KiB of codes of the released model, which a
+ * device's table takes without waiting for what is queued. */
+#define PASSING 1024
 
 /* Missing rows on their way: side by side on the host, and where they are copied to. */
 struct passing {

@@ -13,7 +13,7 @@
  * of the slots before it is used.
  *
  * Ops are in order, so a slot may be given away as soon as the op that reads it is queued. The
- * budget pays for slots; buffers that missing rows pass through (at most 0.6 MB) come on top.
+ * budget pays for slots; buffers that missing rows pass through (at most 0.3 MB) come on top.
  * Belongs to the engine's thread. */
 #ifndef ENGINE_ENGRAM_SLOTS_H
 #define ENGINE_ENGRAM_SLOTS_H

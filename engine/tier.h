@@ -48,7 +48,7 @@ size_t tier_room(size_t n_bytes);
 struct tier {
     const struct tier_files *files;
     struct aio *aio;
-    const char *name; /* static: "experts", "engram", "kv" */
+    const char *name; /* static: "experts", "engram", "engram-device", "kv" */
     uint64_t budget_bytes, minimum_bytes;
     /* Relaxed: sums for a report, nothing is decided by them. */
     _Atomic uint64_t resident_bytes, hits, misses, read_bytes, stall_ns;
