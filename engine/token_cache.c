@@ -101,7 +101,7 @@ bool token_cache_may_cut(const uint8_t *p, const uint8_t *end)
 {
     while (p < end && (*p == ' ' || *p == '\t'))
         p++;
-    return p<end && * p> ' ' && *p < 0x7f;
+    return p != end && *p > ' ' && *p < 0x7f;
 }
 
 size_t token_cache_cut(const uint8_t *bytes, size_t n, uint64_t *hash, bool *is_whole)
