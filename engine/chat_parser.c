@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <string.h>
 
-
 #define DEFAULT_MAX_BYTES (16u << 20)
 #define DEFAULT_MAX_CALLS 256u
 

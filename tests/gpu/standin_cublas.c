@@ -1,6 +1,6 @@
 /* A library that bench_gpu takes for cuBLAS, for its test (kernels/test_gpu): memory of the
- * emulated device, plain loops, and an order of sums that depends on how many rows there are, so
- * that what looks for that has something to find. */
+ * emulated device, plain loops, and an order of sums that depends on how many rows there are,
+ * so that what looks for that has something to find. */
 #include <stdint.h>
 
 #include "kernels/bits.h"
