@@ -244,6 +244,8 @@ static uint32_t pass(struct engram_slots *x, uint32_t k, uint64_t id)
     if (slot == ROW_NO_SLOT)
         return slot;
     row_index_put(&x->index, slot, row_key(k, id), ROW_READY); /* by the time it is read */
+    x->index.slots[slot].fetch =
+        x->index.fetch; /* or one op would write it twice, in any order */
     p->k = k;
     p->ids[p->n] = id;
     p->slot[p->n++] = slot;

@@ -148,12 +148,18 @@ static struct engine *open_model(uint64_t kv_resident, uint32_t chunk)
     return drive_open(MODEL, &o);
 }
 
-static uint64_t experts_bytes(const struct engine *m)
+/* Experts that came, and the lists of those of layers that have all. */
+static uint64_t experts_bytes(struct engine *m)
 {
+    const struct weights *w = &model_of(m)->weights;
     struct engine_tier t[ENGINE_MAX_TIERS];
+    uint64_t n = 0;
     assert_true(engine_tiers(m, t) > 0);
     assert_string_equal(t[0].name, "experts");
-    return t[0].resident_bytes;
+    for (uint32_t l = 0; l < w->n_layers; l++)
+        if (experts_held(model_of(m)->experts, l))
+            n += (w->layers[l].n_experts + UINT64_C(1)) * sizeof(struct k_expert);
+    return t[0].resident_bytes + n;
 }
 
 /* Most bytes that n tokens and a few sampled ones take of the device, beside what the model

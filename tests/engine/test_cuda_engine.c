@@ -122,7 +122,9 @@ static void test_little_memory(void **state)
         engine_free(m);
     }
     assert_true(t[1][0].budget_bytes < t[0][0].budget_bytes);
-    assert_true(t[1][0].misses > t[0][0].misses);
+    assert_true(t[1][0].resident_bytes <= t[1][0].budget_bytes);
+    assert_true(t[1][0].misses * t[1][0].minimum_bytes > t[1][0].budget_bytes); /* evicted */
+    assert_int_equal(t[0][0].misses * t[0][0].minimum_bytes, t[0][0].resident_bytes);
     assert_memory_equal(out[0], out[1], sizeof(out[0]));
     free(ids);
 }
