@@ -12,6 +12,7 @@
 #define HEADS 16      /* most heads of one item, so that one query can use several threads */
 #define LEAST_HEADS 4 /* an item's thread decodes the keys for itself: fewer do not pay */
 #define BLOCK 64      /* list entries of one step of the reference's online softmax */
+#define CACHE_LINE 64
 
 /* Scratch of one thread. */
 struct work {
@@ -97,12 +98,26 @@ static const float *decoded(const struct attention_job *job, struct work *w, con
     return w->cache + place * a->d;
 }
 
+/* Rows that the indexer chose lie anywhere in memory, a miss in every cache each. A thread's
+ * first query finds none of them decoded, and behind a decode step there is no other: so all
+ * are asked for at once, where reading one after the other would wait for each. */
+static void ask_ahead(const struct attention_job *job, const struct work *w, size_t first,
+                      size_t n)
+{
+    size_t bytes = k_row_bytes(job->a->row_format, job->a->d);
+    for (size_t t = first; t < n; t++)
+        for (size_t at = 0; w->list[t] && at < bytes; at += CACHE_LINE)
+            __builtin_prefetch(w->list[t] + at);
+}
+
 /* Decodes what query i sees. Missing entries vanish, or stay as rows of zeros where the blocks
  * of the online form count them. */
 static void decode_keys(const struct attention_job *job, struct work *w, size_t i)
 {
     const struct k_attention *a = job->a;
     size_t n_window, n = k_attention_list(a, i, w->list, &n_window), beside = 0;
+    if (!w->query)
+        ask_ahead(job, w, n_window, n);
     w->query = i + 1;
     w->n = 0;
     for (size_t t = 0; t < n; t++) {
