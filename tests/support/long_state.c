@@ -115,25 +115,38 @@ static void fill_plane(const struct seq *base, uint32_t plane, const struct plan
         memcpy(out + at, out, all - at < once ? all - at : once);
 }
 
-static void rebuild(struct engine *m, struct seq *s, uint64_t n_base, uint64_t n_tokens)
+void long_tape_make(struct long_tape *t, uint64_t n_base, uint64_t n_tokens)
 {
     size_t n_segments = (size_t)((n_tokens + SEGMENT - 1) / SEGMENT);
-    AUTO_FREE uint32_t *ids = malloc(n_tokens * sizeof(*ids));
-    AUTO_FREE struct segment *segments = calloc(n_segments, sizeof(*segments));
-    uint64_t n_replayed = 0;
-    struct error e;
-    if (!ids || !segments)
+    t->ids = malloc(n_tokens * sizeof(*t->ids));
+    t->segments = calloc(n_segments, sizeof(*t->segments));
+    if (!t->ids || !t->segments)
         bench_fail("no memory for a tape of %" PRIu64 " tokens", n_tokens);
     for (uint64_t i = 0; i < n_tokens; i++)
-        ids[i] = long_state_id(i % n_base);
+        t->ids[i] = long_state_id(i % n_base);
     for (uint64_t i = 0; i < n_segments; i++) {
         uint64_t start = i * SEGMENT, left = n_tokens - start;
-        segments[i] = (struct segment){start, left < SEGMENT ? left : SEGMENT, SEGMENT_INPUT,
-                                       PREFILL_CED};
+        t->segments[i] = (struct segment){start, left < SEGMENT ? left : SEGMENT, SEGMENT_INPUT,
+                                          PREFILL_CED};
     }
-    const struct tape_view tape = {
-        .ids = ids, .n_ids = n_tokens, .segments = segments, .n_segments = n_segments};
-    if (seq_rebuild(s, &tape, RESUME_DEEP, NULL, &n_replayed, &e))
+    t->view = (struct tape_view){
+        .ids = t->ids, .n_ids = n_tokens, .segments = t->segments, .n_segments = n_segments};
+}
+
+void long_tape_fini(struct long_tape *t)
+{
+    free(t->ids);
+    free(t->segments);
+    *t = (struct long_tape){0};
+}
+
+static void rebuild(struct engine *m, struct seq *s, uint64_t n_base, uint64_t n_tokens)
+{
+    AUTO(long_tape) struct long_tape t = {0};
+    uint64_t n_replayed = 0;
+    struct error e;
+    long_tape_make(&t, n_base, n_tokens);
+    if (seq_rebuild(s, &t.view, RESUME_DEEP, NULL, &n_replayed, &e))
         bench_fail("%s", e.msg);
     run(m);
 }

@@ -4,6 +4,7 @@
 #ifndef TESTS_SUPPORT_LONG_STATE_H
 #define TESTS_SUPPORT_LONG_STATE_H
 
+#include "base/auto.h"
 #include "engine/engine.h"
 
 /* The token of such a sequence at a position: an ordinary byte of any tokenizer. */
@@ -15,5 +16,14 @@ struct seq *long_state_read(struct engine *m, const char *path, uint64_t n_token
  * a deep resume does: a state as good as any other for what takes time, though no model would
  * have computed these rows at these positions. n_base: a multiple of every plane's ratio. */
 struct seq *long_state_repeat(struct engine *m, uint64_t n_base, uint64_t n_tokens);
+
+/* The tape of such a sequence: all input, in segments of 8,192 tokens. */
+struct long_tape {
+    struct tape_view view;
+    uint32_t *ids;
+    struct segment *segments;
+};
+void long_tape_make(struct long_tape *t, uint64_t n_base, uint64_t n_tokens);
+void long_tape_fini(struct long_tape *t);
 
 #endif

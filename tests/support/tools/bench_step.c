@@ -1,12 +1,13 @@
 /* bench_step -m MODEL [--tokens N] [--result N] [--threads N]: what the daemon adds to a tool
  * step on a long session.
  *
- * A session is brought to N tokens (default 119,000) through the daemon. Then, in turns: a tool
+ * A session of the daemon gets N tokens (default 119,000) and their state from the store, into
+ * which this program writes them while the daemon is stopped: rows of 8,192 tokens, repeated.
+ * The daemon resumes it and has to say that all of it came from disk. Then, in turns: a tool
  * whose result makes a segment of --result tokens (default 875), from its end to the first
  * token of the run behind it, as a client sees that; and a segment of as many tokens, frame and
- * all, and one decoded token in an engine of this program, on a sequence as long, whose rows
- * are those of 8,192 tokens repeated. The ratio is the median of --reps (default 5); exit code
- * 1 if it is above 1.15.
+ * all, and one decoded token in an engine of this program, on the same sequence. The ratio is
+ * the median of --reps (default 5); exit code 1 if it is above 1.15.
  *
  * --threads N lets both use so many CPUs. With one, times are CPU times of the whole processes;
  * that of the daemon from some seconds after the tool has started, which sleeps as long, so
@@ -22,8 +23,10 @@
 #include "base/clock.h"
 #include "base/options.h"
 #include "engine/chat.h"
-#include "engine/config.h"
 #include "engine/tokenizer.h"
+#include "sessions/head.h"
+#include "sessions/store.h"
+#include "sessions/tape.h"
 #include "tests/support/bench.h"
 #include "tests/support/ceilings.h"
 #include "tests/support/long_state.h"
@@ -46,7 +49,6 @@ struct step {
     struct bench_daemon daemon;
     char session[27];
     struct engine *engine;
-    struct config config;
 };
 
 #define AT(member) offsetof(struct step, member)
@@ -203,20 +205,6 @@ static void prompt(const struct step *b, struct client *c, const char *text, siz
                                      "type", "text", "text", text, n, "forced", forced)));
 }
 
-/* One prompt of all the tokens but those of the frame. */
-static void fill_session(struct step *b)
-{
-    static char text[MAX_OUTPUT];
-    struct client *c = bench_connect(&b->daemon, NULL, NULL);
-    unsigned line = 0;
-    bench_session(&b->daemon, c, json_pack("{s:s, s:[s]}", "approve", "auto", "tools", "run"),
-                  b->session);
-    size_t n = write_log(b->model, (size_t)b->tokens, &line, text);
-    prompt(b, c, text, n, json_pack("[{s:s}]", "text", "ok</think>done"));
-    json_decref(bench_wait(c, b->session, "end"));
-    client_free(c);
-}
-
 /* A turn with a tool in it: from the tool's end to the first token. */
 static struct moment run_step(struct step *b)
 {
@@ -284,34 +272,106 @@ static struct moment compute(struct step *b, struct seq *s, size_t n)
 /* ---- both ---------------------------------------------------------------------------------
  */
 
-/* Tokens that the session's turns prefilled so far. */
-static uint64_t prefilled(const struct step *b)
+/* A counter of the session's turns so far: "prefilled", "restored". */
+static uint64_t used(const struct step *b, const char *counter)
 {
     struct client *c = bench_connect(&b->daemon, NULL, NULL);
     json_t *u = bench_call(c, "session/usage", json_pack("{s:s}", "id", b->session));
-    json_int_t n =
-        json_integer_value(json_object_get(json_object_get(u, "total"), "prefilled"));
+    json_int_t n = json_integer_value(json_object_get(json_object_get(u, "total"), counter));
     json_decref(u);
     client_free(c);
     return (uint64_t)n;
 }
 
-static struct seq *open_engine(struct step *b, uint64_t n_tokens)
+/* As the daemon opens it, so that the state is of the same model. */
+static struct seq *open_engine(struct step *b)
 {
-    const struct engine_options o = {.no_weight_digest = true, .digests = true};
+    const struct engine_options o = {.digests = true};
     struct error e;
-    if (config_load(&b->config, b->model, &e) ||
-        engine_open_model(&b->engine, b->model, &o, &e))
+    if (engine_open_model(&b->engine, b->model, &o, &e))
         bench_fail("%s", e.msg);
-    return long_state_repeat(b->engine, REPEATED, n_tokens);
+    return long_state_repeat(b->engine, REPEATED, (uint64_t)b->tokens);
+}
+
+static void save_tape(const struct step *b, struct store *st)
+{
+    AUTO(long_tape) struct long_tape t = {0};
+    struct error e;
+    long_tape_make(&t, REPEATED, (uint64_t)b->tokens);
+    struct tape_segment *segments = calloc(t.view.n_segments, sizeof(*segments));
+    if (!segments)
+        bench_fail("no memory for a tape");
+    for (size_t i = 0; i < t.view.n_segments; i++)
+        segments[i].seg = t.segments[i];
+    const struct tape_commit c = {.session = b->session,
+                                  .ids = t.ids,
+                                  .n_ids = t.view.n_ids,
+                                  .segments = segments,
+                                  .n_segments = t.view.n_segments};
+    if (tape_commit(st, &c, NULL, &e))
+        bench_fail("%s", e.msg);
+    free(segments);
+}
+
+static void save_state(const struct step *b, struct store *st, const struct seq *s)
+{
+    const struct state_layout *l = engine_describe(b->engine)->layout;
+    struct seq_digest digest = seq_digest(s);
+    void *planes[STATE_MAX_PLANES], *tip = malloc(l->tip_bytes);
+    struct head_save h = {
+        .session = b->session, .layout = l, .to = (uint64_t)b->tokens, .tip = tip};
+    struct error e;
+    for (uint32_t p = 0; p < l->n_planes; p++) {
+        uint64_t rows = state_rows(&l->planes[p], h.to);
+        h.plane[p] = planes[p] = malloc(rows * l->planes[p].row_bytes);
+        if (!planes[p] || seq_export_rows(s, p, 0, rows, planes[p], &e))
+            bench_fail("plane %s cannot be exported", l->planes[p].name);
+    }
+    if (!tip || seq_export_tip(s, tip, &e))
+        bench_fail("the tip cannot be exported");
+    memcpy(h.digest, digest.d, sizeof(h.digest));
+    h.digest_rows = digest.is_partial ? HEAD_DIGEST_PARTIAL : digest.n_rows;
+    if (head_save(st, &h, NULL, &e))
+        bench_fail("%s", e.msg);
+    for (uint32_t p = 0; p < l->n_planes; p++)
+        free(planes[p]);
+    free(tip);
+}
+
+/* A new session of the daemon gets what `s` has. */
+static void fill_session(struct step *b, const struct seq *s)
+{
+    char db[200], packs[200], state[200];
+    struct client *c = bench_connect(&b->daemon, NULL, NULL);
+    struct store *st = NULL;
+    struct error e;
+    bench_session(&b->daemon, c, json_pack("{s:s, s:[s]}", "approve", "auto", "tools", "run"),
+                  b->session);
+    client_free(c);
+    bench_halt(&b->daemon);
+    snprintf(db, sizeof(db), "%s/agentd.db", b->daemon.store);
+    snprintf(packs, sizeof(packs), "%s/packs", b->daemon.store);
+    snprintf(state, sizeof(state), "%s/state", b->daemon.store);
+    const struct store_options o = {.db_path = db, .packs_dir = packs, .state_dir = state};
+    if (store_open(&st, &o, &e))
+        bench_fail("%s", e.msg);
+    save_tape(b, st);
+    save_state(b, st, s);
+    store_close(st);
+    bench_restart(&b->daemon);
 }
 
 static int compare(struct step *b, size_t n_tokens)
 {
     double step[MAX_REPS], computed[MAX_REPS], ratio[MAX_REPS];
     size_t n = (size_t)b->reps;
-    uint64_t filled = prefilled(b);
-    struct seq *s = open_engine(b, filled);
+    struct seq *s = open_engine(b);
+    fill_session(b, s);
+    run_step(b); /* resumes it */
+    compute(b, s, n_tokens);
+    if (used(b, "restored") != (uint64_t)b->tokens)
+        bench_fail("the daemon restored %" PRIu64 " tokens", used(b, "restored"));
+    uint64_t before = used(b, "prefilled");
     for (size_t i = 0; i < n; i++) {
         struct moment ours = run_step(b), least = compute(b, s, n_tokens);
         step[i] = pick(b, ours) * 1e3, computed[i] = pick(b, least) * 1e3;
@@ -319,9 +379,8 @@ static int compare(struct step *b, size_t n_tokens)
         fprintf(stderr, "bench_step: wall %.0f and %.0f ms, CPU %.0f and %.0f ms\n",
                 ours.wall * 1e3, least.wall * 1e3, ours.cpu * 1e3, least.cpu * 1e3);
     }
-    fprintf(stderr,
-            "bench_step: %" PRIu64 " tokens at first, %.0f more in a turn, %zu in a result\n",
-            filled, (double)(prefilled(b) - filled) / (double)n, n_tokens);
+    fprintf(stderr, "bench_step: %.0f tokens of input in a turn, %zu of them the result\n",
+            (double)(used(b, "prefilled") - before) / (double)n, n_tokens);
     double r = median(ratio, n);
     figure_print(&(struct figure){.group = "step",
                                   .name = "tool end to first token",
@@ -356,7 +415,6 @@ int main(int argc, char **argv)
     while (segment_tokens(b.model, output, n) > (size_t)b.result)
         n--;
     write_file(&b, "output", output, n);
-    fill_session(&b);
     int code = compare(&b, segment_tokens(b.model, output, n));
     bench_stop(&b.daemon);
     return code;
