@@ -235,7 +235,7 @@ static void script_seq_free(struct seq *base)
     struct script_seq *s = seq_of(base);
     unlink_seq(s->engine, s);
     script_state_fini(&s->state);
-    ids_fini(&s->todo);
+    ids_fini(&s->ids);
     stop_watch_free(s->stop);
     free(s);
 }

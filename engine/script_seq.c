@@ -67,8 +67,8 @@ static enum err take_ids(struct script_seq *s, const uint32_t *ids, uint64_t n, 
         ids_fini(&copy);
         return rc;
     }
-    ids_fini(&s->todo);
-    s->todo = copy;
+    ids_fini(&s->ids);
+    s->ids = copy;
     s->done = 0;
     return OK;
 }
@@ -83,7 +83,7 @@ void script_queue(struct script_seq *s, enum script_work work, bool begins, uint
 
 static uint64_t chunk_left(const struct script_seq *s)
 {
-    uint64_t left = s->todo.n - s->done;
+    uint64_t left = s->ids.n - s->done;
     return left < CHUNK_TOKENS ? left : CHUNK_TOKENS;
 }
 
@@ -91,7 +91,7 @@ static uint64_t chunk_left(const struct script_seq *s)
 static uint64_t chunk_ms(const struct script_seq *s)
 {
     const struct script_step *step = step_of(s, s->state.n_runs);
-    return step ? step->prefill_ms * chunk_left(s) / s->todo.n : 0;
+    return step ? step->prefill_ms * chunk_left(s) / s->ids.n : 0;
 }
 
 enum err script_input(struct seq *base, const uint32_t *ids, uint64_t n, enum prefill_mode mode,
@@ -232,7 +232,7 @@ static void compute(struct script_seq *s, uint32_t id)
 static void compute_chunk(struct script_seq *s, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++)
-        compute(s, s->todo.v[s->done + i]);
+        compute(s, s->ids.v[s->done + i]);
     s->done += n;
 }
 
@@ -240,14 +240,14 @@ static struct engine_event progress(struct script_seq *s)
 {
     struct engine_event ev = event_of(s, ENGINE_PROGRESS);
     ev.done = s->done;
-    ev.total = s->todo.n;
+    ev.total = s->ids.n;
     return ev;
 }
 
 static struct engine_event step_input(struct script_seq *s)
 {
     compute_chunk(s, chunk_left(s));
-    if (s->done == s->todo.n) {
+    if (s->done == s->ids.n) {
         s->state.seg.open = false;
         return end_work(s, END_SEGMENT);
     }
@@ -260,15 +260,15 @@ static struct engine_event step_given(struct script_seq *s)
     uint64_t n = chunk_left(s), room = s->max_new - s->n_new;
     compute_chunk(s, n < room ? n : room);
     s->n_new = s->done;
-    if (s->done == s->todo.n && s->end_with_given)
+    if (s->done == s->ids.n && s->end_with_given)
         return end_work(s, END_SEGMENT);
-    if (s->done == s->todo.n && s->todo.v[s->done - 1] == s->engine->eos)
+    if (s->done == s->ids.n && s->ids.v[s->done - 1] == s->engine->eos)
         return end_work(s, END_EOS);
-    if (s->done == s->todo.n && s->stops)
+    if (s->done == s->ids.n && s->stops)
         return end_work(s, END_STOP);
     if (s->n_new == s->max_new)
         return end_work(s, END_LENGTH);
-    if (s->done == s->todo.n)
+    if (s->done == s->ids.n)
         start_sampling(s);
     return progress(s);
 }

@@ -44,8 +44,8 @@ struct script_seq {
     bool begins; /* the work is a new segment of begin_mode that has no token yet */
     enum prefill_mode begin_mode;
     uint64_t due_ns; /* monotonic: the next piece of work is not done before */
-    struct ids todo; /* ids of the input segment, or given ones */
-    uint64_t done;   /* of todo */
+    struct ids ids;  /* of the input segment, or given ones */
+    uint64_t done;   /* of them */
 
     uint64_t n_new, max_new; /* of a generated segment: ids of this call and the most of them */
     bool end_with_given;

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "evals/fields.h"
 #include "evals/report.h"
 #include "evals/svg.h"
 
@@ -13,11 +14,6 @@ static const char *const arms[] = {"X", "D", "B"};
 static bool is(const json_t *o, const char *field)
 {
     return json_is_true(json_object_get(o, field));
-}
-
-static double number(const json_t *o, const char *field)
-{
-    return json_number_value(json_object_get(o, field));
 }
 
 /* Probes that one row is about: of a kind, and of a range of distances unless it is empty. */
@@ -42,7 +38,8 @@ static struct tally count(const json_t *probes, const struct group *g)
     {
         const char *kind = json_string_value(json_object_get(p, "kind"));
         if (!kind || strcmp(kind, g->kind) != 0 ||
-            (g->to > 0 && (number(p, "from") < g->from || number(p, "from") > g->to)))
+            (g->to > 0 &&
+             (field_number(p, "from") < g->from || field_number(p, "from") > g->to)))
             continue;
         t.n++;
         t.right += is(p, "right");
@@ -86,7 +83,7 @@ static size_t find_bins(const json_t *probes, struct group bins[MAX_BINS])
     json_array_foreach(probes, i, p)
     {
         const struct group g = {
-            .kind = "distance", .from = number(p, "from"), .to = number(p, "to")};
+            .kind = "distance", .from = field_number(p, "from"), .to = field_number(p, "to")};
         size_t at = n;
         if (!json_object_get(p, "distance") || n == MAX_BINS)
             continue;

@@ -3,16 +3,12 @@
 
 #include "base/fs.h"
 #include "base/json.h"
+#include "evals/fields.h"
 #include "evals/report.h"
 #include "evals/svg.h"
 
 #define MAX_ARMS 16
 #define NEVER_S 1e6 /* where "never" stands on the axis */
-
-static double number(const json_t *o, const char *field)
-{
-    return json_number_value(json_object_get(o, field));
-}
 
 static bool forgets(const json_t *arm)
 {
@@ -36,18 +32,19 @@ static enum err table(struct buf *out, const json_t *arms, struct error *e)
         char timeout[32] = "never";
         if (rc)
             return rc;
-        if (number(a, "timeout_ms") >= 0)
-            snprintf(timeout, sizeof timeout, "%.0f s", number(a, "timeout_ms") / 1e3);
+        if (field_number(a, "timeout_ms") >= 0)
+            snprintf(timeout, sizeof timeout, "%.0f s", field_number(a, "timeout_ms") / 1e3);
         rc = buf_printf(out, e,
                         "<tr><td>%s</td><td>%s</td><td>%.0f</td><td>%.0f</td><td>%.2f %%</td>"
                         "<td>%.2f</td><td>%.1f</td><td>%.1f</td><td>%.0f</td><td>%.0f</td>"
                         "<td>%.0f</td><td>%.0f</td><td>%.0f</td><td>%.0f</td></tr>\n",
-                        forgets(a) ? "forgets" : "keeps", timeout, number(a, "rounds"),
-                        number(a, "suspended"), 100 * number(a, "hit_rate"),
-                        number(a, "amplification"), number(a, "ttft_p50_ms"),
-                        number(a, "ttft_p90_ms"), number(a, "restored"),
-                        number(a, "recomputed"), number(a, "relost"), number(a, "prefilled"),
-                        number(a, "kills"), number(a, "lost"));
+                        forgets(a) ? "forgets" : "keeps", timeout, field_number(a, "rounds"),
+                        field_number(a, "suspended"), 100 * field_number(a, "hit_rate"),
+                        field_number(a, "amplification"), field_number(a, "ttft_p50_ms"),
+                        field_number(a, "ttft_p90_ms"), field_number(a, "restored"),
+                        field_number(a, "recomputed"), field_number(a, "relost"),
+                        field_number(a, "prefilled"), field_number(a, "kills"),
+                        field_number(a, "lost"));
     }
     return rc ? rc : buf_add_str(out, "</table></div>\n", e);
 }
@@ -60,16 +57,16 @@ static const struct {
 static enum err counted_row(struct buf *out, const json_t *a, struct error *e)
 {
     char timeout[32] = "never";
-    const double ms = number(a, "timeout_ms");
+    const double ms = field_number(a, "timeout_ms");
     if (ms >= 0)
         snprintf(timeout, sizeof timeout, "%.0f s", ms / 1e3);
     enum err rc = buf_printf(
         out, e,
         "<tr><td>%s</td><td>%s</td><td>%.0f</td><td>%.2f %%</td><td>%.2f</td><td>%.1f M</td>"
         "<td>%.1f M</td>",
-        forgets(a) ? "forgets" : "keeps", timeout, number(a, "suspended"),
-        100 * number(a, "hit_rate"), number(a, "amplification"), number(a, "relost") / 1e6,
-        number(a, "restored") / 1e6);
+        forgets(a) ? "forgets" : "keeps", timeout, field_number(a, "suspended"),
+        100 * field_number(a, "hit_rate"), field_number(a, "amplification"),
+        field_number(a, "relost") / 1e6, field_number(a, "restored") / 1e6);
     for (size_t i = 0; i < sizeof published / sizeof *published && !rc; i++)
         if (forgets(a) && fabs(published[i].timeout_ms - ms) < 1)
             return buf_printf(out, e, "<td>%.1f %%, %.1f</td></tr>\n",
@@ -90,8 +87,9 @@ static enum err counted_table(struct buf *out, const json_t *counted, struct err
         "<div class=\"wide\"><table><tr><th>store</th><th>idle timeout</th><th>suspended</th>"
         "<th>hit rate</th><th>amplification</th><th>tokens again</th><th>tokens read</th>"
         "<th>published</th></tr>\n",
-        number(counted, "sessions"), number(counted, "steps"), number(counted, "prefix_p50"),
-        number(counted, "input_p50"), number(counted, "output_p50"));
+        field_number(counted, "sessions"), field_number(counted, "steps"),
+        field_number(counted, "prefix_p50"), field_number(counted, "input_p50"),
+        field_number(counted, "output_p50"));
     json_array_foreach(json_object_get(counted, "arms"), i, a)
     {
         if (rc)
@@ -110,11 +108,11 @@ static enum err chart(struct buf *out, const json_t *arms, const char *field, co
     json_array_foreach(arms, i, a)
     {
         const int k = forgets(a);
-        const double t = number(a, "timeout_ms") / 1e3;
+        const double t = field_number(a, "timeout_ms") / 1e3;
         if (n[k] == MAX_ARMS)
             continue;
         x[k][n[k]] = t < 0 ? NEVER_S : t;
-        y[k][n[k]++] = number(a, field);
+        y[k][n[k]++] = field_number(a, field);
     }
     const struct svg_line lines[] = {
         {.name = "this store", .x = x[0], .y = y[0], .n = n[0]},
@@ -151,7 +149,7 @@ static enum err computed(struct buf *out, const json_t *results, struct error *e
         "<h2>Computed on a daemon</h2>\n<p>Model: fingerprint %.16s. Lengths divided by %g. "
         "Hits: rounds that computed nothing again. Amplification: computed input tokens over "
         "new ones. Waits are compared with the timeout, not waited for.</p>\n",
-        fingerprint ? fingerprint : "not known", number(results, "scale"));
+        fingerprint ? fingerprint : "not known", field_number(results, "scale"));
     if (!rc)
         rc = table(out, arms, e);
     if (rc || json_array_size(arms) <= 2)

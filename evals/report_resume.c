@@ -2,23 +2,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "evals/fields.h"
 #include "evals/report.h"
 #include "evals/svg.h"
-
-static const char *text_of(const json_t *o, const char *field)
-{
-    const char *text = json_string_value(json_object_get(o, field));
-    return text ? text : "";
-}
 
 static long long figure(const json_t *o, const char *field)
 {
     return (long long)json_integer_value(json_object_get(o, field));
-}
-
-static double number(const json_t *o, const char *field)
-{
-    return json_number_value(json_object_get(o, field));
 }
 
 static enum err check_row(struct buf *out, const json_t *c, struct error *e)
@@ -27,16 +17,16 @@ static enum err check_row(struct buf *out, const json_t *c, struct error *e)
                                         "prefilled"};
     const bool equal = json_is_true(json_object_get(c, "equal"));
     const json_t *ledger = json_object_get(c, "ledger");
-    enum err rc =
-        buf_printf(out, e, "<tr><td>%s</td><td style=\"text-align:left\">", text_of(c, "arm"));
+    enum err rc = buf_printf(out, e, "<tr><td>%s</td><td style=\"text-align:left\">",
+                             field_text(c, "arm"));
     if (!rc)
-        rc = svg_text(out, text_of(c, "what"), e);
+        rc = svg_text(out, field_text(c, "what"), e);
     if (!rc)
         rc = buf_printf(out, e,
                         "</td><td>%lld</td><td>%lld</td><td%s</td><td>%lld</td><td>%.1f</td>",
                         figure(c, "position"), figure(c, "rows"),
                         equal ? ">equal" : " class=\"bad\">different", figure(c, "replayed"),
-                        number(c, "ms"));
+                        field_number(c, "ms"));
     for (size_t i = 0; i < sizeof parts / sizeof *parts && !rc; i++)
         rc = ledger ? buf_printf(out, e, "<td>%lld</td>", figure(ledger, parts[i]))
                     : buf_add_str(out, "<td></td>", e);
@@ -82,9 +72,10 @@ static enum err curve_table(struct buf *out, const json_t *length, struct error 
                         "<tr><td>%lld to %lld</td><td>%lld</td><td>%.3e</td><td>%.3e</td>"
                         "<td>%.3e</td><td>%.3f</td><td>%.3f</td><td>%lld</td><td>%lld</td>"
                         "</tr>\n",
-                        figure(c, "from"), figure(c, "to"), figure(c, "n"), number(c, "kl"),
-                        number(c, "kl_max"), number(c, "max_diff"), number(c, "top1"),
-                        number(c, "top20"), figure(c, "near_ties"), figure(c, "real"));
+                        figure(c, "from"), figure(c, "to"), figure(c, "n"),
+                        field_number(c, "kl"), field_number(c, "kl_max"),
+                        field_number(c, "max_diff"), field_number(c, "top1"),
+                        field_number(c, "top20"), figure(c, "near_ties"), figure(c, "real"));
     }
     if (!rc)
         rc = buf_add_str(out, "</table>\n", e);
@@ -92,8 +83,9 @@ static enum err curve_table(struct buf *out, const json_t *length, struct error 
         rc = buf_printf(out, e,
                         "<p>NLL of the forced continuation, %lld tokens: %.5f; bounded replay "
                         "%+.2e [%.2e, %.2e] (95 %%)",
-                        figure(b, "n"), number(b, "reference"), number(b, "difference"),
-                        number(b, "low"), number(b, "high"));
+                        figure(b, "n"), field_number(b, "reference"),
+                        field_number(b, "difference"), field_number(b, "low"),
+                        field_number(b, "high"));
     if (!rc && b && x)
         rc = buf_printf(out, e, "; exact resume %s",
                         json_is_true(json_object_get(x, "zero")) ? "0, at every token"
@@ -109,8 +101,8 @@ static size_t take(const json_t *list, const char *x_field, const char *y_field,
     *x = calloc(n + 1, sizeof **x);
     *y = calloc(n + 1, sizeof **y);
     for (size_t i = 0; i < n && *x && *y; i++) {
-        (*x)[i] = number(json_array_get(list, i), x_field);
-        (*y)[i] = number(json_array_get(list, i), y_field);
+        (*x)[i] = field_number(json_array_get(list, i), x_field);
+        (*y)[i] = field_number(json_array_get(list, i), y_field);
     }
     return *x && *y ? n : 0;
 }
@@ -163,9 +155,9 @@ static enum err write_page(struct buf *out, const json_t *results, struct error 
     if (!rc)
         rc = buf_add_str(out, "<p>Model ", e);
     if (!rc)
-        rc = svg_text(out, text_of(results, "model"), e);
+        rc = svg_text(out, field_text(results, "model"), e);
     if (!rc)
-        rc = buf_printf(out, e, " (fingerprint %.16s)", text_of(results, "fingerprint"));
+        rc = buf_printf(out, e, " (fingerprint %.16s)", field_text(results, "fingerprint"));
     if (!rc)
         rc = buf_add_str(out,
                          ". C never stopped; C' the same again; S other chunks, threads and "

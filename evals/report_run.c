@@ -6,6 +6,7 @@
 #include "base/auto.h"
 #include "base/fs.h"
 #include "base/json.h"
+#include "evals/fields.h"
 #include "evals/report.h"
 #include "evals/suite.h"
 #include "evals/svg.h"
@@ -46,17 +47,6 @@ static void report_fini(struct report *r)
     json_decref(r->depths);
     json_decref(r->timings);
     free(r->tasks);
-}
-
-static double number(const json_t *o, const char *field)
-{
-    return json_number_value(json_object_get(o, field));
-}
-
-static const char *text_of(const json_t *o, const char *field)
-{
-    const char *text = json_string_value(json_object_get(o, field));
-    return text ? text : "";
 }
 
 /* ---- reading ---------------------------------------------------------------------------- */
@@ -114,9 +104,9 @@ static enum err read_cells(struct report *r, struct error *e)
     uint64_t length;
     json_array_foreach(json_object_get(r->results, "cells"), i, cell)
     {
-        if (!split(text_of(cell, "cell"), task, &length))
+        if (!split(field_text(cell, "cell"), task, &length))
             return err_set(e, ERR_FORMAT, "results.json: cell \"%.60s\"",
-                           text_of(cell, "cell"));
+                           field_text(cell, "cell"));
         if (length_index(r, length) < MAX_LENGTHS)
             continue;
         if (r->n_lengths == MAX_LENGTHS || !task_of(r, task))
@@ -135,7 +125,7 @@ static enum err keep_depth(void *user, json_t *sample, struct error *e)
     if (!json_is_number(depth))
         return OK;
     const double d = round(100 * json_number_value(depth)) / 100;
-    if (json_object_set_new(r->depths, text_of(sample, "id"), json_real(d)))
+    if (json_object_set_new(r->depths, field_text(sample, "id"), json_real(d)))
         return err_set(e, ERR_NOMEM, "no memory for depths");
     for (size_t i = 0; i < r->n_depths && !r->binned; i++)
         if (fabs(r->known[i] - d) < 1e-9)
@@ -162,17 +152,17 @@ static enum err keep_score(void *user, json_t *line, struct error *e)
     struct report *r = user;
     char name[SUITE_ID_BYTES];
     uint64_t length;
-    const char *id = text_of(line, "id");
+    const char *id = field_text(line, "id");
     const json_t *depth = json_object_get(r->depths, id);
     if (!split(id, name, &length))
         return err_set(e, ERR_FORMAT, "scores.jsonl: id \"%.60s\"", id);
     struct task *t = task_of(r, name);
     const size_t k = length_index(r, length);
-    if (!depth || !t || k == MAX_LENGTHS || !strcmp(text_of(line, "status"), "missing"))
+    if (!depth || !t || k == MAX_LENGTHS || !strcmp(field_text(line, "status"), "missing"))
         return OK;
     struct cell_sum *c = &t->cells[depth_index(r, json_number_value(depth))][k];
     t->has_depth = true;
-    c->sum += number(line, "score");
+    c->sum += field_number(line, "score");
     c->n++;
     return OK;
 }
@@ -257,16 +247,16 @@ static enum err draw_curve(struct buf *out, const struct report *r, struct error
         uint64_t length = 0;
         const json_t *score = json_object_get(cell, "score");
         const bool known = json_is_number(json_object_get(score, "low"));
-        if (!split(text_of(cell, "cell"), name, &length))
+        if (!split(field_text(cell, "cell"), name, &length))
             continue;
         for (size_t k = 0; k < n_lines; k++) {
             if (strcmp(r->tasks[k].name, name))
                 continue;
             for (size_t l = 0; l < r->n_lengths; l++)
                 if (r->lengths[l] == length) {
-                    y[k][l] = number(score, "mean");
-                    low[k][l] = known ? number(score, "low") : y[k][l];
-                    high[k][l] = known ? number(score, "high") : y[k][l];
+                    y[k][l] = field_number(score, "mean");
+                    low[k][l] = known ? field_number(score, "low") : y[k][l];
+                    high[k][l] = known ? field_number(score, "high") : y[k][l];
                 }
         }
     }
@@ -285,9 +275,9 @@ static enum err mean_text(struct buf *out, const json_t *m, struct error *e)
     if (!json_is_number(json_object_get(m, "mean")))
         return buf_add_str(out, "-", e);
     if (!json_is_number(json_object_get(m, "low")))
-        return buf_printf(out, e, "%.4f", number(m, "mean"));
-    return buf_printf(out, e, "%.4f [%.4f, %.4f]", number(m, "mean"), number(m, "low"),
-                      number(m, "high"));
+        return buf_printf(out, e, "%.4f", field_number(m, "mean"));
+    return buf_printf(out, e, "%.4f [%.4f, %.4f]", field_number(m, "mean"),
+                      field_number(m, "low"), field_number(m, "high"));
 }
 
 static const char *const counts[] = {"n", "empty", "unparsable", "error", "timeout", "missing"};
@@ -305,7 +295,7 @@ static enum err score_rows(struct buf *out, const struct report *r, const char *
         if (!rc)
             rc = buf_add_str(out, begin, e);
         if (!rc)
-            rc = svg_text(out, text_of(cell, "cell"), e);
+            rc = svg_text(out, field_text(cell, "cell"), e);
         if (!rc)
             rc = buf_add_str(out, sep, e);
         if (!rc)
@@ -315,7 +305,7 @@ static enum err score_rows(struct buf *out, const struct report *r, const char *
         if (!rc)
             rc = mean_text(out, json_object_get(cell, "answered"), e);
         for (size_t k = 0; k < N_COUNTS && !rc; k++)
-            rc = buf_printf(out, e, "%s%.0f", sep, number(cell, counts[k]));
+            rc = buf_printf(out, e, "%s%.0f", sep, field_number(cell, counts[k]));
         if (!rc)
             rc = buf_add_str(out, end, e);
     }
@@ -335,7 +325,7 @@ static enum err draw_waterfall(struct buf *out, const struct report *r, struct e
     for (size_t k = 0; k < N; k++) {
         double sum = 0;
         json_array_foreach(r->timings, i, t) sum +=
-            number(json_object_get(json_object_get(t, "ledger"), "ms"), stages[k]);
+            field_number(json_object_get(json_object_get(t, "ledger"), "ms"), stages[k]);
         sum /= (double)json_array_size(r->timings);
         bars[k] = (struct svg_bar){stages[k], at, at + sum};
         at += sum;
@@ -354,7 +344,7 @@ static enum err cost(struct buf *out, const struct report *r, struct error *e)
     json_t *t;
     if (!ms)
         return err_set(e, ERR_NOMEM, "no memory for timings");
-    json_array_foreach(r->timings, i, t) ms[i] = number(t, "ms");
+    json_array_foreach(r->timings, i, t) ms[i] = field_number(t, "ms");
     qsort(ms, n, sizeof *ms, compare_double);
     enum err rc = buf_printf(out, e,
                              "<h2>Cost</h2>\n<p>%zu timed samples; P50 %.1f ms, P90 %.1f "
@@ -363,7 +353,7 @@ static enum err cost(struct buf *out, const struct report *r, struct error *e)
     for (size_t k = 0; k < sizeof fields / sizeof *fields && !rc; k++) {
         double sum = 0;
         json_array_foreach(r->timings, i, t) sum +=
-            number(json_object_get(t, "ledger"), fields[k]);
+            field_number(json_object_get(t, "ledger"), fields[k]);
         rc = buf_printf(out, e, "<tr><td>%s</td><td>%.0f</td></tr>\n", fields[k], sum);
     }
     if (!rc)
@@ -379,17 +369,17 @@ static enum err model_line(struct buf *out, const struct report *r, const char *
     if (!model)
         return OK;
     enum err rc = buf_printf(out, e, "%sModel: fingerprint %.16s, ", before,
-                             text_of(model, "fingerprint"));
+                             field_text(model, "fingerprint"));
     if (!rc)
-        rc = svg_text(out, text_of(model, "numerics"), e);
+        rc = svg_text(out, field_text(model, "numerics"), e);
     return rc ? rc : buf_add_str(out, after, e);
 }
 
 static enum err write_page(struct buf *out, const struct report *r, struct error *e)
 {
     char title[200];
-    snprintf(title, sizeof title, "%s, version %.0f", text_of(r->results, "suite"),
-             number(r->results, "version"));
+    snprintf(title, sizeof title, "%s, version %.0f", field_text(r->results, "suite"),
+             field_number(r->results, "version"));
     enum err rc = svg_page(out, title, e);
     if (!rc)
         rc = model_line(out, r, "<p>", ".</p>\n", e);
@@ -418,8 +408,8 @@ static enum err write_page(struct buf *out, const struct report *r, struct error
 
 static enum err write_summary(struct buf *out, const struct report *r, struct error *e)
 {
-    enum err rc = buf_printf(out, e, "# %s, version %.0f\n\n", text_of(r->results, "suite"),
-                             number(r->results, "version"));
+    enum err rc = buf_printf(out, e, "# %s, version %.0f\n\n", field_text(r->results, "suite"),
+                             field_number(r->results, "version"));
     if (!rc)
         rc = model_line(out, r, "", ".\n\n", e);
     if (!rc)

@@ -8,6 +8,7 @@
 
 #include "base/fs.h"
 #include "evals/cli.h"
+#include "evals/fields.h"
 #include "evals/report.h"
 #include "evals/score.h"
 #include "evals/stats.h"
@@ -23,17 +24,6 @@ const struct command evals_diff_command = {
     OPTION_TABLE_EMPTY,
     2,
     2};
-
-static double number(const json_t *o, const char *field)
-{
-    return json_number_value(json_object_get(o, field));
-}
-
-static const char *text_of(const json_t *o, const char *field)
-{
-    const char *text = json_string_value(json_object_get(o, field));
-    return text ? text : "";
-}
 
 /* The pairs of one cell. */
 struct pairs {
@@ -68,7 +58,7 @@ static void comparison_fini(struct comparison *c)
 static enum err keep_context(void *user, json_t *sample, struct error *e)
 {
     struct comparison *c = user;
-    return json_object_set(c->contexts, text_of(sample, "id"),
+    return json_object_set(c->contexts, field_text(sample, "id"),
                            json_object_get(sample, "context"))
                ? err_set(e, ERR_FORMAT, "want {\"id\", \"context\"}")
                : OK;
@@ -77,7 +67,7 @@ static enum err keep_context(void *user, json_t *sample, struct error *e)
 static enum err keep_a(void *user, json_t *line, struct error *e)
 {
     struct comparison *c = user;
-    return json_object_set(c->a, text_of(line, "id"), json_object_get(line, "score"))
+    return json_object_set(c->a, field_text(line, "id"), json_object_get(line, "score"))
                ? err_set(e, ERR_FORMAT, "want {\"id\", \"score\"}")
                : OK;
 }
@@ -137,12 +127,12 @@ static enum err pair_b(void *user, json_t *line, struct error *e)
 {
     struct comparison *c = user;
     struct pairs *p = NULL;
-    const char *id = text_of(line, "id");
+    const char *id = field_text(line, "id");
     const json_t *first = json_object_get(c->a, id);
     const char *context = json_string_value(json_object_get(c->contexts, id));
     if (!first || !context)
         return err_set(e, ERR_CONFLICT, "%.100s is not in the first run", id);
-    const double a = json_number_value(first), b = number(line, "score");
+    const double a = json_number_value(first), b = field_number(line, "score");
     enum err rc = find_pairs(c, id, &p, e);
     if (!rc)
         rc = reserve_pair(p, e);
@@ -202,8 +192,8 @@ static enum err print_model(const char *name, const char *dir, struct error *e)
     enum err rc = report_results(dir, &results, e);
     const json_t *model = json_object_get(results, "model");
     if (!rc && model)
-        printf("%s  fingerprint %.16s  %s\n", name, text_of(model, "fingerprint"),
-               text_of(model, "numerics"));
+        printf("%s  fingerprint %.16s  %s\n", name, field_text(model, "fingerprint"),
+               field_text(model, "numerics"));
     return rc;
 }
 
@@ -217,7 +207,7 @@ static enum err compare_runs(const char *a, const char *b, struct error *e)
     enum err rc = suite_load(a, &x, e);
     if (!rc)
         rc = suite_load(b, &y, e);
-    if (!rc && strcmp(text_of(x, "samples"), text_of(y, "samples")))
+    if (!rc && strcmp(field_text(x, "samples"), field_text(y, "samples")))
         rc = err_set(e, ERR_CONFLICT, "%s and %s have other samples", a, b);
     if (!rc)
         rc = lines(a, "samples.jsonl", keep_context, &c, e);

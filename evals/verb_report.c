@@ -6,6 +6,7 @@
 #include "base/fs.h"
 #include "base/json.h"
 #include "evals/cli.h"
+#include "evals/fields.h"
 #include "evals/report.h"
 
 const struct command evals_report_command = {"report",
@@ -23,17 +24,6 @@ const struct command evals_gate_command = {
     OPTION_TABLE_EMPTY,
     2,
     2};
-
-static double number(const json_t *o, const char *field)
-{
-    return json_number_value(json_object_get(o, field));
-}
-
-static const char *text_of(const json_t *o, const char *field)
-{
-    const char *text = json_string_value(json_object_get(o, field));
-    return text ? text : "";
-}
 
 int evals_report(int argc, char **argv)
 {
@@ -94,21 +84,21 @@ static bool judge(const json_t *cell, const json_t *t, const char *field, double
     const double limit = json_number_value(want);
     const bool good = !json_is_number(want) || (at_least ? value >= limit : value <= limit);
     if (!good)
-        printf("FAIL  %s: %s %g, is %.4f\n", text_of(cell, "cell"), field, limit, value);
+        printf("FAIL  %s: %s %g, is %.4f\n", field_text(cell, "cell"), field, limit, value);
     return good;
 }
 
 static bool judge_cell(const json_t *cell, const json_t *t)
 {
     const json_t *score = json_object_get(cell, "score"), *low = json_object_get(score, "low");
-    const double errors = number(cell, "error") + number(cell, "timeout");
-    bool good = judge(cell, t, "min_score", number(score, "mean"), true);
+    const double errors = field_number(cell, "error") + field_number(cell, "timeout");
+    bool good = judge(cell, t, "min_score", field_number(score, "mean"), true);
     good = judge(cell, t, "min_low",
                  json_is_number(low) ? json_number_value(low) : -(double)INFINITY, true) &&
            good;
-    good = judge(cell, t, "min_n", number(cell, "n"), true) && good;
+    good = judge(cell, t, "min_n", field_number(cell, "n"), true) && good;
     good = judge(cell, t, "max_errors", errors, false) && good;
-    return judge(cell, t, "max_missing", number(cell, "missing"), false) && good;
+    return judge(cell, t, "max_missing", field_number(cell, "missing"), false) && good;
 }
 
 /* Cells that match; *missing counts samples without an answer where that is not allowed. */
@@ -123,12 +113,12 @@ static bool judge_all(const json_t *results, const json_t *thresholds, double *m
         size_t n = 0;
         json_array_foreach(json_object_get(results, "cells"), i, cell)
         {
-            if (fnmatch(pattern, text_of(cell, "cell"), 0))
+            if (fnmatch(pattern, field_text(cell, "cell"), 0))
                 continue;
             n++;
             good = judge_cell(cell, t) && good;
             if (!json_object_get(t, "max_missing"))
-                *missing += number(cell, "missing");
+                *missing += field_number(cell, "missing");
         }
         if (!n)
             printf("FAIL  no cell is like %s\n", pattern);

@@ -123,6 +123,20 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
     return remove(path);
 }
 
+void bench_run(struct engine *m)
+{
+    struct engine_event events[64]; /* all of what sixteen sequences say in a step */
+    struct error e;
+    while (engine_has_work(m)) {
+        size_t n = 0;
+        if (engine_step(m, events, 64, &n, &e))
+            bench_fail("%s", e.msg);
+        for (size_t i = 0; i < n; i++)
+            if (events[i].kind == ENGINE_DONE && events[i].reason == END_FAILED)
+                bench_fail("%s", events[i].error.msg);
+    }
+}
+
 void bench_remove(const char *dir)
 {
     if (nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS))

@@ -8,6 +8,7 @@
 
 #include "agentd/client.h"
 #include "base/spawn.h"
+#include "engine/engine.h"
 
 struct bench_daemon {
     char dir[64], socket[100], store[100], work[100], log[100], script[128];
@@ -35,6 +36,9 @@ json_t *bench_call(struct client *c, const char *method, json_t *params);
 void bench_session(const struct bench_daemon *d, struct client *c, json_t *more, char id[27]);
 /* session/wait until idle with this reason. */
 json_t *bench_wait(struct client *c, const char *id, const char *reason);
+
+/* Steps until no sequence has work; an END_FAILED ends the program. */
+void bench_run(struct engine *m);
 
 /* Removes a folder with all that is in it. */
 void bench_remove(const char *dir);

@@ -17,20 +17,6 @@ uint32_t long_state_id(uint64_t position)
     return 3 + (uint32_t)((position * 2654435761u) >> 12) % 250;
 }
 
-static void run(struct engine *m)
-{
-    struct error e;
-    while (engine_has_work(m)) {
-        struct engine_event events[8];
-        size_t n = 0;
-        if (engine_step(m, events, 8, &n, &e))
-            bench_fail("%s", e.msg);
-        for (size_t i = 0; i < n; i++)
-            if (events[i].kind == ENGINE_DONE && events[i].reason == END_FAILED)
-                bench_fail("%s", events[i].error.msg);
-    }
-}
-
 static struct seq *new_seq(struct engine *m)
 {
     struct seq *s = NULL;
@@ -97,7 +83,7 @@ static struct seq *prefill(struct engine *m, uint64_t n_tokens)
             ids[i] = long_state_id(seq_position(s) + i);
         if (seq_input(s, ids, n, PREFILL_CED, &e))
             bench_fail("%s", e.msg);
-        run(m);
+        bench_run(m);
     }
     return s;
 }
@@ -148,7 +134,7 @@ static void rebuild(struct engine *m, struct seq *s, uint64_t n_base, uint64_t n
     long_tape_make(&t, n_base, n_tokens);
     if (seq_rebuild(s, &t.view, RESUME_DEEP, NULL, &n_replayed, &e))
         bench_fail("%s", e.msg);
-    run(m);
+    bench_run(m);
 }
 
 struct seq *long_state_repeat(struct engine *m, uint64_t n_base, uint64_t n_tokens)

@@ -324,21 +324,6 @@ struct model {
 };
 
 #define MAX_COMPANY 16
-#define N_EVENTS (4 * MAX_COMPANY) /* all of them in every step */
-
-static void run_engine(struct engine *m)
-{
-    struct error e;
-    while (engine_has_work(m)) {
-        struct engine_event events[N_EVENTS];
-        size_t n = 0;
-        if (engine_step(m, events, N_EVENTS, &n, &e))
-            bench_fail("%s", e.msg);
-        for (size_t i = 0; i < n; i++)
-            if (events[i].kind == ENGINE_DONE && events[i].reason == END_FAILED)
-                bench_fail("%s", events[i].error.msg);
-    }
-}
 
 static struct seq *new_seq(struct model *m)
 {
@@ -370,7 +355,7 @@ static double feed(struct bench *b, struct model *m, struct seq *s, size_t n,
 {
     queue_input(s, n, mode, 0);
     double start = now(b);
-    run_engine(m->engine);
+    bench_run(m->engine);
     return now(b) - start;
 }
 
@@ -391,7 +376,7 @@ static double decode_all(struct bench *b, struct model *m, struct seq **s, size_
             bench_fail("%s", e.msg);
     }
     double start = now(b);
-    run_engine(m->engine);
+    bench_run(m->engine);
     double took = now(b) - start;
     for (size_t i = 0; i < n_seqs; i++)
         after += seq_position(s[i]);
@@ -548,7 +533,7 @@ static void group_company(struct bench *b)
         s[i] = new_seq(&m);
         queue_input(s[i], 64, PREFILL_CED, 7919 * i); /* to each its own experts */
     }
-    run_engine(m.engine);
+    bench_run(m.engine);
     (void)decode_all(b, &m, s, MAX_COMPANY, 2);
     for (size_t i = 0; i < b->n_reps; i++) {
         one[i] = (double)n / decode(b, &m, s[i % MAX_COMPANY], n);

@@ -227,20 +227,6 @@ static struct moment run_step(struct step *b)
 /* ---- the same in an engine ----------------------------------------------------------------
  */
 
-static void run_engine(struct engine *m)
-{
-    struct error e;
-    while (engine_has_work(m)) {
-        struct engine_event events[8];
-        size_t n = 0;
-        if (engine_step(m, events, 8, &n, &e))
-            bench_fail("%s", e.msg);
-        for (size_t i = 0; i < n; i++)
-            if (events[i].kind == ENGINE_DONE && events[i].reason == END_FAILED)
-                bench_fail("%s", events[i].error.msg);
-    }
-}
-
 static struct moment moment_now(void)
 {
     return (struct moment){(double)clock_mono_ns(clock_real()) * 1e-9,
@@ -260,10 +246,10 @@ static struct moment compute(struct step *b, struct seq *s, size_t n)
     struct moment start = moment_now();
     if (seq_input(s, ids, n, PREFILL_CED, &e))
         bench_fail("%s", e.msg);
-    run_engine(b->engine);
+    bench_run(b->engine);
     if (seq_generate(s, &g, &e))
         bench_fail("%s", e.msg);
-    run_engine(b->engine);
+    bench_run(b->engine);
     struct moment end = moment_now();
     free(ids);
     return (struct moment){end.wall - start.wall, end.cpu - start.cpu};

@@ -39,20 +39,6 @@ static double seconds(void)
     return (double)clock_mono_ns(clock_real()) / 1e9;
 }
 
-static void run(struct engine *m)
-{
-    struct error e;
-    while (engine_has_work(m)) {
-        struct engine_event events[8];
-        size_t n = 0;
-        if (engine_step(m, events, 8, &n, &e))
-            bench_fail("%s", e.msg);
-        for (size_t i = 0; i < n; i++)
-            if (events[i].kind == ENGINE_DONE && events[i].reason == END_FAILED)
-                bench_fail("%s", events[i].error.msg);
-    }
-}
-
 static double feed(struct engine *m, struct seq *s, uint64_t n)
 {
     struct error e;
@@ -66,7 +52,7 @@ static double feed(struct engine *m, struct seq *s, uint64_t n)
     double start = seconds();
     if (seq_input(s, ids, n, PREFILL_CED, &e))
         bench_fail("%s", e.msg);
-    run(m);
+    bench_run(m);
     free(ids);
     return seconds() - start;
 }
@@ -79,7 +65,7 @@ static double sample(struct engine *m, struct seq *s, uint64_t n)
     double start = seconds();
     if (seq_generate(s, &g, &e))
         bench_fail("%s", e.msg);
-    run(m);
+    bench_run(m);
     return seconds() - start;
 }
 
