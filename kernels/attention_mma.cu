@@ -18,7 +18,6 @@
 #define PITCH (MAX_D + 8) /* fp16: rows four banks apart, matrices without conflicts */
 #define P_PITCH (BLOCK + 8)
 #define SLICE 32u /* columns of values that are summed at a time */
-#define Q_BITS 7u /* queries are divided so that their largest value is below 2^8 */
 #define P_BITS 14 /* weights are multiplied by this power of two, where the key is large */
 
 /* HEADS is 16 or 64: one or four tiles of 16. */
@@ -87,14 +86,8 @@ __device__ static inline void stage_queries(struct attention_shared<HEADS> *s,
             uint32_t u = k_f32_bits(q[j]) & 0x7fffffffu;
             most = u > most ? u : most;
         }
-        for (int bits = 16; bits; bits /= 2) {
-            uint32_t other = __shfl_xor_sync(K_ALL_LANES, most, bits);
-            most = other > most ? other : most;
-        }
-        /* 2^(127 + Q_BITS - exponent) brings the largest to 2^Q_BITS .. 2^(Q_BITS + 1). */
-        uint32_t exponent = most >> 23;
-        exponent = exponent == 255 ? 127 + Q_BITS : exponent < 8 ? 8 : exponent;
-        float down = k_f32_from_bits((254 + Q_BITS - exponent) << 23);
+        uint32_t exponent = k_half_query_exponent(most);
+        float down = k_half_query_down(exponent);
         for (uint32_t j = lane * 2; j < a.d; j += 2 * K_WARP) {
             uint32_t high = 0, low = 0;
             if (q)
@@ -103,7 +96,7 @@ __device__ static inline void stage_queries(struct attention_shared<HEADS> *s,
             *(uint32_t *)&s->q[1][h][j] = low;
         }
         if (lane == 0)
-            s->q_factor[h] = k_f32_from_bits((exponent - Q_BITS) << 23) * a.scale;
+            s->q_factor[h] = k_f32_from_bits((exponent - K_HALF_QUERY_BITS) << 23) * a.scale;
     }
 }
 

@@ -144,4 +144,24 @@ __device__ static inline uint32_t k_half_factor(enum k_format format, uint32_t e
     return k_half_pair(f, f);
 }
 
+/* Queries are divided so that the largest value of a row is below 2^(K_HALF_QUERY_BITS + 1). */
+#define K_HALF_QUERY_BITS 7u
+
+/* The biased exponent by which a warp divides a row: `most` is the largest of a lane's bits
+ * without their sign. Multiply by k_half_query_down() of it. */
+__device__ static inline uint32_t k_half_query_exponent(uint32_t most)
+{
+    for (int bits = 16; bits; bits /= 2) {
+        uint32_t other = __shfl_xor_sync(K_ALL_LANES, most, bits);
+        most = other > most ? other : most;
+    }
+    uint32_t exponent = most >> 23;
+    return exponent == 255 ? 127 + K_HALF_QUERY_BITS : exponent < 8 ? 8 : exponent;
+}
+
+__device__ static inline float k_half_query_down(uint32_t exponent)
+{
+    return k_f32_from_bits((254 + K_HALF_QUERY_BITS - exponent) << 23);
+}
+
 #endif

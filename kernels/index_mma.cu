@@ -19,7 +19,6 @@
 #define MAX_HEADS 32u
 #define MAX_QUERIES 32u /* of a block */
 #define STEPS (MAX_D / 16)
-#define Q_BITS 7u /* queries are divided so that their largest value is below 2^8 */
 
 /* One term of a query as the second operand: by head / 8, step, and lane. */
 struct index_term {
@@ -50,13 +49,8 @@ __global__ void index_terms(struct k_index a, struct index_query *queries)
             uint32_t u = k_f32_bits(x[v]) & 0x7fffffffu;
             most = u > most ? u : most;
         }
-        for (int bits = 16; bits; bits /= 2) {
-            uint32_t other = __shfl_xor_sync(K_ALL_LANES, most, bits);
-            most = other > most ? other : most;
-        }
-        uint32_t exponent = most >> 23;
-        exponent = exponent == 255 ? 127 + Q_BITS : exponent < 8 ? 8 : exponent;
-        float down = k_f32_from_bits((254 + Q_BITS - exponent) << 23);
+        uint32_t exponent = k_half_query_exponent(most);
+        float down = k_half_query_down(exponent);
         uint2 high, rest;
         k_half_split(x[0] * down, x[1] * down, &high.x, &rest.x);
         k_half_split(x[2] * down, x[3] * down, &high.y, &rest.y);
@@ -68,7 +62,7 @@ __global__ void index_terms(struct k_index a, struct index_query *queries)
         }
         if (lane == 0)
             out->w[h] = h < a.n_head ? a.w[blockIdx.x * (size_t)a.n_head + h] *
-                                           k_f32_from_bits((exponent - Q_BITS) << 23)
+                                           k_f32_from_bits((exponent - K_HALF_QUERY_BITS) << 23)
                                      : 0;
     }
     uint32_t any = __ballot_sync(K_ALL_LANES, mine != 0);
