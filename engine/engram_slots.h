@@ -2,9 +2,9 @@
  * host may not touch that memory, a row that is there already is not copied again with the
  * tokens that look it up.
  *
- *     engram_slots_expect(x, k, ids, n);      what a layer will look up, as soon as ids are
- * known engram_slots_advance(x);                now and then before it runs; never waits rc =
- * engram_slots_fetch(x, k, ids, n, at, e);   as it runs
+ *     engram_slots_expect(x, k, ids, n);              as soon as ids are known
+ *     engram_slots_advance(x);                        now and then; never waits
+ *     rc = engram_slots_fetch(x, k, ids, n, at, e);   as the layer runs
  *
  * Rows come from the host: from its cache (engram_cache.h), or mapped ones. Missing rows are
  * put side by side, copied at once and put into their slots by one op. What is expected is

@@ -10,11 +10,11 @@
 #ifndef ENGINE_ROW_INDEX_H
 #define ENGINE_ROW_INDEX_H
 
-#include "base/err.h"
-
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "base/err.h"
 
 #define ROW_NO_SLOT UINT32_MAX
 
