@@ -8,15 +8,13 @@
 #include "engine/engram_slots.h"
 #include "engine/forward.h"
 #include "engine/row_index.h"
-#include "tests/support/drive.h"
+#include "tests/support/conversation.h"
 #include "tests/support/fenced.h"
 #include "tests/support/golden.h"
 #include "tests/support/test.h"
 
 #define MODEL GOLDEN "a_tiny/model" /* 2 Engram layers */
 #define N_PROMPT 90
-#define N_SECOND 45
-#define N_NEW 12
 
 static struct engine_options options(uint64_t engram_device, uint64_t engram_ram)
 {
@@ -57,55 +55,14 @@ static uint64_t smallest(void)
     return n;
 }
 
-struct outcome {
-    uint32_t ids[2 * N_NEW];
-    size_t n;
-    struct drive_state state;
-};
-
-static void generate(struct engine *m, struct seq *s, struct outcome *out)
-{
-    struct error e = {0};
-    const struct generate_options g = {.sampling = {.seed = 3, .temperature = 0.3f, .top_p = 1},
-                                       .max_tokens = N_NEW};
-    size_t got = 0;
-    assert_ok(seq_generate(s, &g, &e), &e);
-    assert_int_not_equal(drive_run(m, out->ids + out->n, 2 * N_NEW - out->n, &got), END_FAILED);
-    out->n += got;
-}
-
-static void converse(struct engine *m, struct outcome *out)
-{
-    uint32_t ids[N_PROMPT + N_SECOND];
-    struct seq *s = drive_seq(m);
-    *out = (struct outcome){0};
-    drive_ids(ids, N_PROMPT + N_SECOND, 5);
-    drive_input(m, s, ids, N_PROMPT, PREFILL_CED);
-    generate(m, s, out);
-    drive_input(m, s, ids + N_PROMPT, N_SECOND, PREFILL_FULL);
-    generate(m, s, out);
-    drive_export(m, s, &out->state);
-    seq_free(s);
-}
-
-static void assert_same(const struct outcome *a, const struct outcome *b)
-{
-    assert_int_equal(a->n, b->n);
-    assert_memory_equal(a->ids, b->ids, a->n * sizeof(*a->ids));
-    drive_assert_planes(&a->state, &b->state);
-    drive_assert_tip(&a->state, &b->state);
-    assert_true(a->state.digest.n_rows > 0);
-    assert_memory_equal(&a->state.digest, &b->state.digest, sizeof(a->state.digest));
-}
-
 /* Opens, converses and compares; what the slots did. */
-static struct engine_tier run(const struct engine_options *o, const struct outcome *want,
+static struct engine_tier run(const struct engine_options *o, const struct conversation *want,
                               uint64_t *ahead_hits)
 {
-    struct outcome got;
+    struct conversation got;
     struct engine *m = drive_open(MODEL, o);
-    converse(m, &got);
-    assert_same(want, &got);
+    conversation_run(m, N_PROMPT, &got);
+    conversation_assert_same(want, &got);
     drive_state_free(&got.state);
     struct engine_tier t = tier_of(m);
     *ahead_hits = engram_slots_ahead_hits(model_of(m)->engram_slots);
@@ -118,10 +75,10 @@ static void test_budgets(void **state)
 {
     static const uint64_t TIMES[] = {1, 2, 5, 60, 100000};
     uint64_t least = smallest(), ahead = 0;
-    struct outcome all;
+    struct conversation all;
     (void)state;
     struct engine *m = open_slots(0, 0);
-    converse(m, &all);
+    conversation_run(m, N_PROMPT, &all);
     engine_free(m);
     for (size_t i = 0; i < sizeof(TIMES) / sizeof(*TIMES); i++)
         for (int cached = 0; cached < 2; cached++) {
@@ -146,16 +103,16 @@ static void test_budgets(void **state)
  * the first time it is there before its layer runs, as far as the host has it. */
 static void test_once(void **state)
 {
-    struct outcome first, again;
+    struct conversation first, again;
     (void)state;
     for (int cached = 0; cached < 2; cached++) {
         struct engine *m = open_slots(UINT64_C(1) << 30, cached ? 1 << 30 : 0);
-        converse(m, &first);
+        conversation_run(m, N_PROMPT, &first);
         const struct engine_tier before = tier_of(m);
         assert_true(engram_slots_ahead_hits(model_of(m)->engram_slots) > 0);
-        converse(m, &again);
+        conversation_run(m, N_PROMPT, &again);
         const struct engine_tier after = tier_of(m);
-        assert_same(&first, &again);
+        conversation_assert_same(&first, &again);
         assert_true(before.read_bytes > 0);
         assert_int_equal(after.read_bytes, before.read_bytes);
         assert_int_equal(after.misses, before.misses);
@@ -248,11 +205,11 @@ static enum err try_prompt(struct engine *m, struct error *failure)
 
 static void test_failures(void **state)
 {
-    struct outcome all, after;
+    struct conversation all, after;
     struct error e = {0};
     (void)state;
     struct engine *m = open_slots(0, 0);
-    converse(m, &all);
+    conversation_run(m, N_PROMPT, &all);
     engine_free(m);
 
     /* What was queued for the slots has not happened: none of it counts. */
@@ -262,8 +219,8 @@ static void test_failures(void **state)
     k->sync = tell;
     assert_int_equal(try_prompt(m, &e), ERR_GPU);
     *k = works;
-    converse(m, &after);
-    assert_same(&all, &after);
+    conversation_run(m, N_PROMPT, &after);
+    conversation_assert_same(&all, &after);
     drive_state_free(&after.state);
     engine_free(m);
 
@@ -273,8 +230,8 @@ static void test_failures(void **state)
         fault_arm(FAULT_FAIL, "tier.read", at);
         (void)try_prompt(m, &e);
         assert_true(fault_disarm());
-        converse(m, &after);
-        assert_same(&all, &after);
+        conversation_run(m, N_PROMPT, &after);
+        conversation_assert_same(&all, &after);
         drive_state_free(&after.state);
     }
     fault_arm(FAULT_FAIL_FROM, "tier.read", 1);

@@ -9,23 +9,13 @@
 #include "base/fault.h"
 #include "engine/engine_impl.h"
 #include "engine/tier.h"
-#include "tests/support/drive.h"
+#include "tests/support/conversation.h"
 #include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
 #define MODEL GOLDEN "a_tiny/model" /* 2 draft layers, blocks of 3, 2 Engram layers */
 #define N_PROMPT 90
 #define N_LONG 700 /* six pages of rows of ratio 1 */
-#define N_NEW 24
-#define N_SECOND 45
-
-struct outcome {
-    uint32_t ids[2 * N_NEW];
-    size_t n;
-    struct drive_state state;
-    struct engine_tier tiers[ENGINE_MAX_TIERS];
-    size_t n_tiers;
-};
 
 static const struct engine_options EVERYTHING = {.precision = PRECISION_FP32KVQ,
                                                  .digests = true,
@@ -33,56 +23,20 @@ static const struct engine_options EVERYTHING = {.precision = PRECISION_FP32KVQ,
                                                  .n_threads = 1,
                                                  .chunk_tokens = 32};
 
-static void generate(struct engine *m, struct seq *s, struct outcome *out)
-{
-    struct error e = {0};
-    const struct generate_options g = {.sampling = {.seed = 3, .temperature = 0.3f, .top_p = 1},
-                                       .max_tokens = N_NEW};
-    size_t got = 0;
-    assert_ok(seq_generate(s, &g, &e), &e);
-    assert_int_not_equal(drive_run(m, out->ids + out->n, 2 * N_NEW - out->n, &got), END_FAILED);
-    out->n += got;
-}
-
-/* A prompt, a run, a second input, a second run. */
-static void converse(struct engine *m, uint64_t n_prompt, struct outcome *out)
-{
-    uint32_t ids[N_LONG + N_SECOND];
-    struct seq *s = drive_seq(m);
-    *out = (struct outcome){0};
-    drive_ids(ids, n_prompt + N_SECOND, 5);
-    drive_input(m, s, ids, n_prompt, PREFILL_CED);
-    generate(m, s, out);
-    drive_input(m, s, ids + n_prompt, N_SECOND, PREFILL_FULL);
-    generate(m, s, out);
-    drive_export(m, s, &out->state);
-    out->n_tiers = engine_tiers(m, out->tiers);
-    seq_free(s);
-}
-
-static void run_long(const struct engine_options *o, uint64_t n_prompt, struct outcome *out)
+static void run_long(const struct engine_options *o, uint64_t n_prompt,
+                     struct conversation *out)
 {
     struct engine *m = drive_open(MODEL, o);
-    converse(m, n_prompt, out);
+    conversation_run(m, n_prompt, out);
     engine_free(m);
 }
 
-static void run(const struct engine_options *o, struct outcome *out)
+static void run(const struct engine_options *o, struct conversation *out)
 {
     run_long(o, N_PROMPT, out);
 }
 
-static void assert_same(const struct outcome *a, const struct outcome *b)
-{
-    assert_int_equal(a->n, b->n);
-    assert_memory_equal(a->ids, b->ids, a->n * sizeof(*a->ids));
-    drive_assert_planes(&a->state, &b->state);
-    drive_assert_tip(&a->state, &b->state);
-    assert_true(a->state.digest.n_rows > 0);
-    assert_memory_equal(&a->state.digest, &b->state.digest, sizeof(a->state.digest));
-}
-
-static struct engine_tier tier(const struct outcome *x, const char *name)
+static struct engine_tier tier(const struct conversation *x, const char *name)
 {
     size_t i = 0;
     while (i < x->n_tiers && strcmp(x->tiers[i].name, name) != 0)
@@ -94,7 +48,7 @@ static struct engine_tier tier(const struct outcome *x, const char *name)
 /* The smallest budget of each tier, as an engine without budgets tells it. */
 static uint64_t minimum(const char *name)
 {
-    struct outcome x = {0};
+    struct conversation x = {0};
     struct engine *m = drive_open(MODEL, &EVERYTHING);
     x.n_tiers = engine_tiers(m, x.tiers);
     engine_free(m);
@@ -112,7 +66,7 @@ static void test_engram(void **state)
 {
     static const uint64_t TIMES[] = {1, 2, 5, 60, 100000};
     uint64_t least = minimum("engram");
-    struct outcome all, some;
+    struct conversation all, some;
     (void)state;
     run(&EVERYTHING, &all);
     for (size_t i = 0; i < sizeof(TIMES) / sizeof(*TIMES); i++) {
@@ -120,7 +74,7 @@ static void test_engram(void **state)
         o.engram_ram = TIMES[i] * least;
         o.draft_tokens = i % 2 ? 3 : 0;
         run(&o, &some);
-        assert_same(&all, &some);
+        conversation_assert_same(&all, &some);
         struct engine_tier t = tier(&some, "engram");
         assert_true(t.resident_bytes > 0 && t.resident_bytes <= o.engram_ram);
         assert_true(t.hits + t.misses > 0 && t.read_bytes > 0);
@@ -139,7 +93,7 @@ static void test_kv(void **state)
 {
     static const uint64_t PARTS[] = {10, 11, 15, 40, 10000}; /* tenths of the smallest */
     uint64_t least = minimum("kv");
-    struct outcome all, some;
+    struct conversation all, some;
     (void)state;
     run_long(&EVERYTHING, N_LONG, &all);
     for (size_t i = 0; i < sizeof(PARTS) / sizeof(*PARTS); i++) {
@@ -147,7 +101,7 @@ static void test_kv(void **state)
         o.kv_resident = PARTS[i] * least / 10;
         o.n_threads = 1 + i % 2;
         run_long(&o, N_LONG, &some);
-        assert_same(&all, &some);
+        conversation_assert_same(&all, &some);
         struct engine_tier t = tier(&some, "kv");
         assert_true(t.resident_bytes > 0 && t.resident_bytes <= o.kv_resident);
         if (PARTS[i] < 20)
@@ -161,7 +115,7 @@ static void test_kv(void **state)
 static void test_smallest(void **state)
 {
     struct engine_options o = EVERYTHING;
-    struct outcome all, some;
+    struct conversation all, some;
     (void)state;
     run_long(&EVERYTHING, N_LONG, &all);
     o.draft_tokens = 3;
@@ -169,7 +123,7 @@ static void test_smallest(void **state)
     o.engram_ram = minimum("engram");
     o.kv_resident = 2 * minimum("kv"); /* its minimum with drafts */
     run_long(&o, N_LONG, &some);
-    assert_same(&all, &some);
+    conversation_assert_same(&all, &some);
     drive_state_free(&some.state);
     drive_state_free(&all.state);
 }
@@ -185,7 +139,7 @@ static void test_experts(void **state)
     static const uint64_t SLOTS[] = {1, 1000, 3, N_EXPERTS, 2, 7, 20, 60};
     bool slow = getenv("AGENTD_SLOW") != NULL;
     uint64_t slot = minimum("experts");
-    struct outcome all, some;
+    struct conversation all, some;
     (void)state;
     run(&EVERYTHING, &all);
     for (size_t i = 0; i < (slow ? sizeof(SLOTS) / sizeof(*SLOTS) : 4); i++) {
@@ -195,7 +149,7 @@ static void test_experts(void **state)
             o.draft_tokens = drafts;
             o.n_threads = 1 + i % 2;
             run(&o, &some);
-            assert_same(&all, &some);
+            conversation_assert_same(&all, &some);
             const struct engine_tier t = tier(&some, "experts");
             assert_int_equal(t.budget_bytes, o.expert_ram);
             assert_true(t.resident_bytes > 0 && t.resident_bytes <= SLOTS[i] * slot);
@@ -213,7 +167,7 @@ static void test_scan(void **state)
 {
     uint64_t slot = minimum("experts");
     struct engine_options o = EVERYTHING;
-    struct outcome half;
+    struct conversation half;
     (void)state;
     o.chunk_tokens = 1;       /* every token goes through all layers */
     o.expert_ram = 14 * slot; /* 16 experts a token: the least recently used is never hit */
@@ -252,7 +206,7 @@ static void test_read_errors(void **state)
 {
     static const uint64_t AT[] = {1, 2, 9, 60, 301};
     struct engine_options o = EVERYTHING;
-    struct outcome all, after;
+    struct conversation all, after;
     uint32_t ids[N_PROMPT];
     size_t n_failed = 0;
     (void)state;
@@ -271,8 +225,8 @@ static void test_read_errors(void **state)
             assert_non_null(strstr(e.msg, "Input/output error"));
             n_failed++;
         }
-        converse(m, N_PROMPT, &after);
-        assert_same(&all, &after);
+        conversation_run(m, N_PROMPT, &after);
+        conversation_assert_same(&all, &after);
         drive_state_free(&after.state);
     }
     assert_true(n_failed >= 2);
@@ -289,7 +243,7 @@ static void test_read_errors(void **state)
 static void test_short_reads(void **state)
 {
     struct engine_options o = EVERYTHING;
-    struct outcome all, some;
+    struct conversation all, some;
     (void)state;
     run(&EVERYTHING, &all);
     o.expert_ram = 3 * minimum("experts");
@@ -297,7 +251,7 @@ static void test_short_reads(void **state)
     fault_arm(FAULT_FAIL_FROM, "aio.short", 1);
     run(&o, &some);
     assert_true(fault_disarm());
-    assert_same(&all, &some);
+    conversation_assert_same(&all, &some);
     drive_state_free(&some.state);
     drive_state_free(&all.state);
 }
@@ -391,7 +345,7 @@ static void *read_counters(void *arg)
 static void test_counters(void **state)
 {
     struct engine_options o = EVERYTHING;
-    struct outcome out;
+    struct conversation out;
     struct reader r = {0};
     pthread_t thread;
     (void)state;
@@ -401,7 +355,7 @@ static void test_counters(void **state)
     o.n_threads = 3;
     r.m = drive_open(MODEL, &o);
     assert_int_equal(pthread_create(&thread, NULL, read_counters, &r), 0);
-    converse((struct engine *)(uintptr_t)r.m, N_PROMPT, &out);
+    conversation_run((struct engine *)(uintptr_t)r.m, N_PROMPT, &out);
     atomic_store(&r.stop, true);
     pthread_join(thread, NULL);
     assert_false(r.went_back);
