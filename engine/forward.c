@@ -3,10 +3,9 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "engine/engram_slots.h"
+#include "engine/forward_engram.h"
 
 /* ---- runs side by side --------------------------------------------------------------------
  */
@@ -51,6 +50,22 @@ uint32_t run_groups(const struct run *r, uint32_t ratio, uint64_t *row0)
 {
     *row0 = r->pos0 / ratio;
     return r->replay || r->held ? 0 : (uint32_t)((r->pos0 % ratio + r->n) / ratio);
+}
+
+uint32_t run_from(const struct run *r, uint32_t first, uint32_t *skip)
+{
+    *skip = first > r->row ? first - r->row : 0;
+    return *skip < r->n ? r->n - *skip : 0;
+}
+
+uint64_t run_visible(const struct run *r)
+{
+    return r->replay ? r->rows : r->pos0 + r->n;
+}
+
+uint32_t batch_n_listed(const struct batch *batch)
+{
+    return batch->n_runs - batch->n_alone;
 }
 
 /* ---- buffers ------------------------------------------------------------------------------
@@ -199,107 +214,6 @@ void work_free(struct model *m)
 /* ---- before the first layer ---------------------------------------------------------------
  */
 
-/* Asks the kernel for the pages of the rows that will be looked up. */
-static void prefetch_pages(const uint8_t *base, size_t row_bytes, const uint64_t *ids, size_t n)
-{
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    for (size_t i = 0; i < n; i++) {
-        uintptr_t at = (uintptr_t)base + ids[i] * row_bytes, start = at / page * page;
-        /* Advice only: when it is refused the row is read when it is used. */
-        (void)madvise((void *)start, at + row_bytes - start, MADV_WILLNEED);
-    }
-}
-
-static void prefetch(struct model *m, uint32_t k, const uint64_t *rows, size_t n)
-{
-    const struct config *c = &m->config;
-    if (m->engram_cache)
-        (void)engram_cache_prefetch(m->engram_cache, k, rows, n);
-    else if (c->engram_rows[k] * c->engram_dim > ENGRAM_SMALL_BYTES)
-        prefetch_pages(m->weights.layers[c->engram_layers[k]].engram.codes, c->engram_dim, rows,
-                       n);
-}
-
-/* Compressed ids fit on the stack in pieces of this many tokens. */
-#define HASH_PIECE 256
-
-/* Rows of Engram layer k for n <= HASH_PIECE tokens, the first being ids[at]; before ids[0]
- * comes the history. */
-static void hash_piece(const struct model *m, uint32_t k, const uint32_t *history,
-                       const uint32_t *ids, uint64_t at, uint32_t n, uint64_t *rows)
-{
-    uint32_t piece[CONFIG_MAX_NGRAM + HASH_PIECE], back = m->engram.ngram - 1;
-    for (uint32_t i = 0; i < back + n; i++) {
-        uint64_t from = at + i; /* of history, then ids */
-        uint32_t id = from < back ? history[from] : ids[from - back];
-        piece[i] = id == ENGRAM_DEAD ? ENGRAM_DEAD : m->token_map[id];
-    }
-    engram_rows(&m->engram, k, piece, n, rows);
-}
-
-static uint32_t piece_of(uint64_t left)
-{
-    return left < HASH_PIECE ? (uint32_t)left : HASH_PIECE;
-}
-
-static void hash_ids(struct model *m, const struct run *r)
-{
-    struct work *b = m->work;
-    uint32_t tables = m->engram.n_tables;
-    for (uint32_t k = 0; k < m->config.n_engram; k++)
-        for (uint32_t done = 0, n; done < r->n; done += n) {
-            uint64_t *rows = b->engram_ids + ((size_t)k * b->cap + r->row + done) * tables;
-            n = piece_of(r->n - done);
-            hash_piece(m, k, r->history, r->ids, done, n, rows);
-            prefetch(m, k, rows, (size_t)n * tables);
-        }
-}
-
-void forward_prefetch(struct model *m, const uint32_t *history, const uint32_t *ids,
-                      uint64_t at, uint64_t n)
-{
-    uint64_t rows[ENGRAM_MAX_TABLES];
-    uint32_t tables = m->engram.n_tables;
-    for (uint32_t k = 0; k < m->config.n_engram; k++)
-        for (uint64_t i = 0; i < n; i++) {
-            hash_piece(m, k, history, ids, at + i, 1, rows);
-            prefetch(m, k, rows, tables);
-        }
-}
-
-/* Rows of the first Engram layer for what comes behind the first run; returns how many. */
-static size_t hash_next(struct model *m, const struct run *r)
-{
-    uint32_t tables = m->engram.n_tables;
-    uint32_t n = r->n_next < FORWARD_NEXT ? r->n_next : FORWARD_NEXT;
-    if (!m->engram_next)
-        m->engram_next = malloc((size_t)FORWARD_NEXT * tables * sizeof(*m->engram_next));
-    if (!m->engram_next)
-        return 0; /* nothing is filled ahead */
-    for (uint32_t i = 0; i < n; i++)
-        hash_piece(m, 0, r->history, r->ids, r->n + (uint64_t)i, 1,
-                   m->engram_next + (size_t)i * tables);
-    return (size_t)n * tables;
-}
-
-void forward_expect(struct model *m, const struct batch *batch, uint32_t k)
-{
-    const struct config *c = &m->config;
-    uint32_t tables = m->engram.n_tables;
-    if (!m->engram_slots)
-        return;
-    if (k < c->n_engram) {
-        uint32_t first = batch_first(m, batch, c->engram_layers[k]);
-        engram_slots_expect(m->engram_slots, k,
-                            m->work->engram_ids + ((size_t)k * m->work->cap + first) * tables,
-                            (size_t)(batch->n - first) * tables);
-    } else {
-        size_t n = hash_next(m, &batch->runs[0]);
-        engram_slots_expect(m->engram_slots, 0, m->engram_next, n);
-    }
-    engram_slots_advance(m->engram_slots);
-}
-
 static void list_positions(struct model *m, const struct batch *batch)
 {
     struct work *b = m->work;
@@ -325,9 +239,9 @@ static void begin_run(struct model *m, const struct run *r)
 {
     struct work *b = m->work;
     if (m->config.n_engram && !r->block)
-        hash_ids(m, r);
+        forward_engram_ids(m, r);
     if (r->n_next)
-        forward_prefetch(m, r->history, r->ids, r->n, r->n_next);
+        forward_engram_prefetch(m, r->history, r->ids, r->n, r->n_next);
     m->k.copy_in(&m->k, b->ids + r->row, r->ids, r->n * sizeof(*b->ids));
 }
 
@@ -411,7 +325,7 @@ static enum err prepare(struct model *m, const struct batch *batch, struct error
         begin_run(m, &batch->runs[i]);
     }
     if (!batch->runs[0].block)
-        forward_expect(m, batch, 0);
+        forward_engram_expect(m, batch, 0);
     list_runs(m, batch);
     list_positions(m, batch);
     return OK;

@@ -3,8 +3,8 @@
  *     forward_batch()    everything, into staged state
  *     forward_commit()   makes a run part of its sequence
  *
- * or, for tests, layer by layer: forward_begin(), then for each layer forward_engram() and
- * forward_layer(), forward_end().
+ * or, for tests, layer by layer: forward_begin(), then for each layer forward_engram()
+ * (forward_engram.h) and forward_layer(), forward_end().
  *
  * The tokens of all runs lie one behind the other in the work buffers, a row each. What a layer
  * does to every token alike is one operation on all rows; what looks at the sequence
@@ -147,25 +147,18 @@ uint32_t run_first(const struct model *m, const struct run *r, uint32_t layer);
 /* The first row of the batch that layer l works on: from there on it works on all. */
 uint32_t batch_first(const struct model *m, const struct batch *batch, uint32_t layer);
 
-/* Tells the slots of Engram rows (engram_slots.h), where there are any, what the batch looks up
- * in Engram layer number k; past the last one, what the first of them will of the chunk behind
- * this one, as far as its ids are known: of FORWARD_NEXT tokens at most. */
-#define FORWARD_NEXT 256
-void forward_expect(struct model *m, const struct batch *batch, uint32_t k);
-
-/* Starts to read the Engram rows of the tokens ids[at], ids[at + 1] .. ids[at + n - 1]; before
- * ids[0] comes the history, as in struct run. */
-void forward_prefetch(struct model *m, const uint32_t *history, const uint32_t *ids,
-                      uint64_t at, uint64_t n);
+/* Tokens of a run that are in rows `first` and up of the batch: all after *skip. */
+uint32_t run_from(const struct run *r, uint32_t first, uint32_t *skip);
+/* Tokens whose rows the run may look at: all that are there, and its own. */
+uint64_t run_visible(const struct run *r);
+/* The runs that ops take as a list: those behind the n_alone first ones. */
+uint32_t batch_n_listed(const struct batch *batch);
 
 /* Groups of `ratio` tokens that a run completes; the first is row number *row0 of its plane.
  * None where the rows are there already. */
 uint32_t run_groups(const struct run *r, uint32_t ratio, uint64_t *row0);
 
 NODISCARD enum err forward_begin(struct model *m, const struct batch *batch, struct error *e);
-/* The Engram rows of all layers, for a steady batch, in front of its first layer. */
-void forward_engram_rows(struct model *m, const struct batch *batch);
-void forward_engram(struct model *m, const struct batch *batch, uint32_t layer);
 void forward_layer(struct model *m, const struct batch *batch, uint32_t layer);
 /* Collapses the rows that all layers computed into w->h; returns how many (the batch's last
  * ones). */

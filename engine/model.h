@@ -52,7 +52,7 @@ struct model {
     struct engram_cache *engram_cache; /* NULL: mapped */
     struct engram_slots *engram_slots; /* NULL: the host may touch the backend's memory, or no
                                           budget */
-    uint64_t *engram_next; /* with slots: [FORWARD_NEXT][n_tables] of a chunk to come */
+    uint64_t *engram_next; /* with slots: [FORWARD_ENGRAM_NEXT][n_tables] of a chunk to come */
     struct kv_shape shape;
     struct kv_memory memory;   /* of all sequences */
     struct kv_pages *kv_pages; /* NULL: all rows are in memory */

@@ -4,7 +4,7 @@
  * rounding flips: the bounds are wide, and what was measured is printed. */
 #include <math.h>
 
-#include "engine/forward.h"
+#include "engine/forward_engram.h"
 #include "engine/seq.h"
 #include "tests/support/drive.h"
 #include "tests/support/golden_windows.h"
