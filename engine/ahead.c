@@ -199,7 +199,7 @@ struct run ahead_run(struct model_seq *s, uint32_t most)
 void ahead_ran(struct model_seq *s, const struct run *r)
 {
     if (s->ahead->mode == PREFILL_CED)
-        forward_hold(model_of_seq(s), r, &s->ahead->held);
+        held_keep(model_of_seq(s), r, &s->ahead->held);
     s->ahead->done += r->n;
 }
 

@@ -14,7 +14,7 @@
 #ifndef ENGINE_AHEAD_H
 #define ENGINE_AHEAD_H
 
-#include "engine/forward.h"
+#include "engine/held.h"
 #include "engine/seq.h"
 
 /* Fewer are not worth a run through the layers: they wait for more, or for the segment. */
