@@ -220,7 +220,7 @@ cuda: $(B)/libagentd-cuda.so ## the CUDA backend (needs nvcc 13, no GPU)
 # the bench and the library of kernels are built.
 GPU       := $(B)/gpu
 GPU_TESTS := kernels/test_rows kernels/test_runs kernels/test_linear kernels/test_attention kernels/test_index \
-             kernels/test_moe engine/test_cuda_engine engine/test_golden_f_segments \
+             kernels/test_moe kernels/test_sample engine/test_cuda_engine engine/test_golden_f_segments \
              engine/test_golden_c_replay engine/test_golden_drafts engine/test_golden_g_resume \
              engine/test_resume engine/test_tiers_kv engine/test_ahead engine/test_batching engine/test_graphs
 GPU_ARCHS ?= $(CUDA_ARCHS)

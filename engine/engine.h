@@ -24,6 +24,7 @@
 #include <stdbool.h>
 
 #include "base/state.h"
+#include "kernels/sample.h"
 
 struct engine;
 struct kernels;
@@ -187,11 +188,6 @@ struct sampling {
     uint32_t n_stop;
     bool thinking;         /* for stop: the run begins in thinking */
     uint32_t top_logprobs; /* most likely tokens to report for each sampled one, + 1; 0: off */
-};
-
-struct logit_bias {
-    uint32_t id;
-    float value;
 };
 
 /* Natural logarithms of the model's own probabilities, before bias, temperature and cuts. */

@@ -2,12 +2,9 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/constrain.h"
 #include "kernels/math.h"
-#include "kernels/philox.h"
 
 static enum err check_lists(const struct sampling *s, struct error *e)
 {
@@ -39,128 +36,52 @@ enum err sampling_check(const struct sampling *s, struct error *e)
     return check_lists(s, e);
 }
 
-/* One position: what a token is drawn from. */
-struct drawing {
-    const struct sampling *s;
-    const float *logits;
-    uint32_t n;
-    bool is_held; /* else all ids are allowed */
-    struct constrain_filter filter;
-};
-
-/* The logit of id with its bias; *next goes along the list of biases as id ascends. */
-static double biased(const struct drawing *d, uint32_t id, uint32_t *next)
+struct k_draw sample_draw(const struct sampling *s, const struct constrain_state *calls,
+                          uint64_t position)
 {
-    const struct sampling *s = d->s;
-    while (*next < s->n_bias && s->bias[*next].id < id)
-        ++*next;
-    double x = (double)d->logits[id];
-    return *next < s->n_bias && s->bias[*next].id == id ? x + (double)s->bias[*next].value : x;
+    bool is_greedy = s->rules && calls && constrain_is_greedy(calls);
+    return (struct k_draw){.seed = s->seed,
+                           .position = position,
+                           .temperature = is_greedy ? 0 : s->temperature,
+                           .top_p = s->top_p,
+                           .min_p = s->min_p,
+                           .top_k = s->top_k,
+                           .n_bias = s->n_bias};
 }
 
-static bool is_allowed(const struct drawing *d, uint32_t id)
+enum err sample_result(const struct k_drawn *drawn, uint64_t position, uint32_t *id,
+                       struct error *e)
 {
-    return !d->is_held || constrain_filter_allows(&d->filter, id);
+    if (drawn->state == K_DRAWN_BROKEN)
+        return err_set(e, ERR_FORMAT, "position %" PRIu64 ": the logit of id %u is %g",
+                       position, drawn->id, (double)drawn->logit);
+    if (drawn->state != K_DRAWN)
+        return err_set(e, ERR_FORMAT,
+                       "position %" PRIu64 ": no token of the vocabulary goes on with the call",
+                       position);
+    *id = drawn->id;
+    return OK;
 }
 
-/* The largest logit of an allowed id. */
-static enum err find_best(const struct drawing *d, uint64_t position, uint32_t *best,
-                          double *largest, struct error *e)
+static bool filter_allows(const void *filter, uint32_t id)
 {
-    uint32_t next = 0;
-    bool any = false;
-    for (uint32_t i = 0; i < d->n; i++) {
-        if (!isfinite(d->logits[i]))
-            return err_set(e, ERR_FORMAT, "position %" PRIu64 ": the logit of id %u is %g",
-                           position, i, (double)d->logits[i]);
-        double x = biased(d, i, &next);
-        if ((any && x <= *largest) || !is_allowed(d, i))
-            continue;
-        any = true;
-        *best = i;
-        *largest = x;
-    }
-    return any ? OK
-               : err_set(e, ERR_FORMAT,
-                         "position %" PRIu64
-                         ": no token of the vocabulary goes on with the call",
-                         position);
-}
-
-static int by_probability(const void *a, const void *b)
-{
-    const struct sampler_entry *x = a, *y = b;
-    if (x->p != y->p)
-        return x->p > y->p ? -1 : 1;
-    return x->id < y->id ? -1 : x->id > y->id;
-}
-
-/* Entries whose probability is at least min_p times the largest, in order of id. Exponents
- * first: beside the branches of what is allowed they would not run one into the other. */
-static uint32_t weigh(const struct drawing *d, double largest, struct sampler_entry *out)
-{
-    const double min_p = (double)d->s->min_p, temperature = (double)d->s->temperature;
-    /* Below it a probability is too small for sure: k_exp() and k_log() are that exact. */
-    const double floor = min_p > 0 ? k_log(min_p) - 1e-9 : -746;
-    uint32_t n = 0, kept = 0, next = 0;
-    for (uint32_t i = 0; i < d->n; i++) {
-        double x = (biased(d, i, &next) - largest) / temperature;
-        if (x >= floor && is_allowed(d, i))
-            out[n++] = (struct sampler_entry){x, i};
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        double p = k_exp(out[i].p);
-        if (p > 0 && p >= min_p)
-            out[kept++] = (struct sampler_entry){p, out[i].id};
-    }
-    return kept;
-}
-
-/* Cuts the tail: at most top_k, and no more than it takes to reach top_p. */
-static uint32_t cut(const struct sampling *s, struct sampler_entry *list, uint32_t n)
-{
-    if (!s->top_k && s->top_p >= 1)
-        return n;
-    qsort(list, n, sizeof(*list), by_probability);
-    if (s->top_k && s->top_k < n)
-        n = s->top_k;
-    double total = 0, sum = 0;
-    for (uint32_t i = 0; i < n; i++)
-        total += list[i].p;
-    for (uint32_t i = 0; i < n; i++) {
-        sum += list[i].p;
-        if (sum >= (double)s->top_p * total)
-            return i + 1;
-    }
-    return n;
+    return constrain_filter_allows(filter, id);
 }
 
 enum err sample_token(const struct sampling *s, const struct constrain_state *calls,
                       const float *logits, uint32_t n, uint64_t position,
-                      struct sampler_entry *scratch, uint32_t *id, struct error *e)
+                      struct k_sample_entry *scratch, uint32_t *id, struct error *e)
 {
-    struct drawing d = {.s = s, .logits = logits, .n = n, .is_held = s->rules && calls};
-    uint32_t best = 0;
-    double largest = 0;
-    if (d.is_held)
-        constrain_filter_init(&d.filter, s->rules, calls);
-    enum err rc = find_best(&d, position, &best, &largest, e);
-    if (rc)
-        return rc;
-    if (s->temperature <= 0 || (d.is_held && constrain_is_greedy(calls))) {
-        *id = best;
-        return OK;
+    struct constrain_filter filter;
+    const struct k_draw draw = sample_draw(s, calls, position);
+    struct k_sample_row row = {.logits = logits, .n_vocab = n, .draw = &draw, .bias = s->bias};
+    if (s->rules && calls) {
+        constrain_filter_init(&filter, s->rules, calls);
+        row.allows = filter_allows;
+        row.arg = &filter;
     }
-    uint32_t kept = cut(s, scratch, weigh(&d, largest, scratch));
-    double total = 0, sum = 0;
-    for (uint32_t i = 0; i < kept; i++)
-        total += scratch[i].p;
-    double at = k_philox_uniform(s->seed, position, 0) * total;
-    uint32_t i = 0;
-    while (i + 1 < kept && (sum += scratch[i].p) <= at)
-        i++;
-    *id = scratch[i].id;
-    return OK;
+    struct k_drawn drawn = k_sample_one(&row, scratch);
+    return sample_result(&drawn, position, id, e);
 }
 
 /* ---- what the model thought of it ---------------------------------------------------------

@@ -7,11 +7,6 @@
 
 struct constrain_state;
 
-struct sampler_entry {
-    double p;
-    uint32_t id;
-};
-
 /* Bias, then temperature, min-p, top-k and top-p, in this order; temperature 0 takes the
  * largest logit. Equal logits: lower id first. `calls` is where the run's tool calls are (with
  * s->rules; else NULL): ids that it does not allow have no part in any of this, and what is
@@ -20,7 +15,14 @@ struct sampler_entry {
  * which no vocabulary that has every byte can come to. */
 NODISCARD enum err sample_token(const struct sampling *s, const struct constrain_state *calls,
                                 const float *logits, uint32_t n, uint64_t position,
-                                struct sampler_entry *scratch, uint32_t *id, struct error *e);
+                                struct k_sample_entry *scratch, uint32_t *id, struct error *e);
+
+/* In its two halves, for a row that the backend draws from: how (with `calls` only what is
+ * greedy; which ids are allowed is the caller's), and what came of it, with the same errors. */
+struct k_draw sample_draw(const struct sampling *s, const struct constrain_state *calls,
+                          uint64_t position);
+NODISCARD enum err sample_result(const struct k_drawn *drawn, uint64_t position, uint32_t *id,
+                                 struct error *e);
 
 /* The probability that the model itself gave id, and its n_top most likely tokens (at most
  * SAMPLE_MAX_LOGPROBS and n). logits [n], finite. */

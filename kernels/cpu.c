@@ -147,5 +147,6 @@ enum err kernels_cpu(struct kernels *k, const char *isa, struct pool *pool, stru
     k->engram_rows = k_engram_rows_ref;
     k->engram_put = k_engram_put_ref;
     k->engram_gate = k_engram_gate_cpu;
+    k->sample = k_sample_ref;
     return OK;
 }

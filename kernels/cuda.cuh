@@ -68,6 +68,9 @@ enum k_cuda_slot {
     K_CUDA_INDEX_BLOCK,
     K_CUDA_INDEX_QUERY,
     K_CUDA_ATTENTION_PART,
+    K_CUDA_SAMPLE_BEST,
+    K_CUDA_SAMPLE_WEIGHT,
+    K_CUDA_SAMPLE_NUMBER,
     K_N_CUDA_SLOTS
 };
 
@@ -265,5 +268,6 @@ void k_moe_sum_cuda(struct kernels *k, const struct k_moe *a);
 void k_engram_rows_cuda(struct kernels *k, const struct k_engram_rows *a);
 void k_engram_put_cuda(struct kernels *k, const struct k_engram_put *a);
 void k_engram_gate_cuda(struct kernels *k, const struct k_engram_gate *a);
+void k_sample_cuda(struct kernels *k, const struct k_sample *a);
 
 #endif

@@ -258,6 +258,7 @@ static void fill(struct kernels *k, struct k_ctx *ctx)
     k->engram_rows = k_engram_rows_cuda;
     k->engram_put = k_engram_put_cuda;
     k->engram_gate = k_engram_gate_cuda;
+    k->sample = k_sample_cuda;
 }
 
 /* A device that there is, that the driver can run, and that the library was built for. */

@@ -142,6 +142,7 @@ size_t k_moe_parts(const struct k_moe *a, size_t i, const float **part);
 void k_engram_rows_ref(struct kernels *k, const struct k_engram_rows *a);
 void k_engram_put_ref(struct kernels *k, const struct k_engram_put *a);
 void k_engram_gate_ref(struct kernels *k, const struct k_engram_gate *a);
+void k_sample_ref(struct kernels *k, const struct k_sample *a);
 
 /* Double sum of x[i]*y[i] in eight lanes, folded in a fixed order. */
 double k_dot_ref(const float *x, const float *y, size_t n);

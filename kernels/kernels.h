@@ -39,6 +39,7 @@
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
 #include "kernels/route.h"
+#include "kernels/sample.h"
 #include "kernels/scale.h"
 #include "kernels/types.h"
 
@@ -147,6 +148,7 @@ struct kernels {
     void (*engram_rows)(struct kernels *k, const struct k_engram_rows *a);
     void (*engram_put)(struct kernels *k, const struct k_engram_put *a);
     void (*engram_gate)(struct kernels *k, const struct k_engram_gate *a);
+    void (*sample)(struct kernels *k, const struct k_sample *a);
 };
 
 /* The ground truth: plain C, double sums, f32 results. pool may be NULL (one thread); borrowed,

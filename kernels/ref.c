@@ -28,5 +28,6 @@ enum err kernels_ref(struct kernels *k, struct pool *pool, struct error *e)
     k->engram_rows = k_engram_rows_ref;
     k->engram_put = k_engram_put_ref;
     k->engram_gate = k_engram_gate_ref;
+    k->sample = k_sample_ref;
     return OK;
 }

@@ -421,6 +421,19 @@ static void mirror_engram_gate(struct kernels *k, const struct k_engram_gate *a)
     RUN(engram_gate);
 }
 
+static void mirror_sample(struct kernels *k, const struct k_sample *a)
+{
+    BEGIN(k_sample, "sample");
+    size_t n_bias = 0;
+    for (uint32_t i = 0; i < x.n; i++)
+        if (x.draw[i].bias_at + (size_t)x.draw[i].n_bias > n_bias)
+            n_bias = x.draw[i].bias_at + (size_t)x.draw[i].n_bias;
+    IN(logits, (size_t)x.n * x.n_vocab * F), IN(bias, n_bias * sizeof(*x.bias));
+    IN(allowed, x.n * K_MASK_WORDS(x.n_vocab) * sizeof(*x.allowed));
+    OUT(drawn, x.n * sizeof(*x.drawn));
+    RUN(sample);
+}
+
 /* ---- the rest of the table ----------------------------------------------------------------
  */
 
@@ -481,5 +494,6 @@ enum err mirror_open(struct kernels *k, struct kernels *device, struct error *e)
     k->moe = mirror_moe, k->moe_part = mirror_moe_part, k->moe_sum = mirror_moe_sum;
     k->engram_put = mirror_engram_put, k->engram_rows = mirror_engram_rows,
     k->engram_gate = mirror_engram_gate;
+    k->sample = mirror_sample;
     return OK;
 }

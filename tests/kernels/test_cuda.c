@@ -239,6 +239,18 @@ static void run_engram(struct kernels *k, struct world *w)
                .x = w->out, .kv = w->f, .qw = w->f, .kw = w->f, .n = N, .hc = 4, .d = D});
 }
 
+static void run_sample(struct kernels *k, struct world *w)
+{
+    struct k_sample a = {
+        .logits = w->f,
+        .drawn = (struct k_drawn *)w->positions,
+        .draw = {{.temperature = 1, .top_p = 0.5f}, {.temperature = 1, .top_p = 1}},
+        .n = 2,
+        .n_vocab = 3000};
+    k->sample(k, &a);
+    memset(w->positions, 0, 64 * sizeof *w->positions);
+}
+
 static const struct op {
     const char *name;
     void (*run)(struct kernels *k, struct world *w);
@@ -255,7 +267,8 @@ static const struct op {
            {"ring", run_ring},
            {"route", run_route},
            {"moe, moe_part, moe_sum", run_moe},
-           {"engram_rows, engram_put, engram_gate", run_engram}};
+           {"engram_rows, engram_put, engram_gate", run_engram},
+           {"sample", run_sample}};
 
 static struct cuda_emulated_kernel before[128];
 

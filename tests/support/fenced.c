@@ -582,6 +582,13 @@ static void fenced_engram_gate(struct kernels *k, const struct k_engram_gate *a)
     real_of(k)->engram_gate(real_of(k), &x);
 }
 
+static void fenced_sample(struct kernels *k, const struct k_sample *a)
+{
+    struct k_sample x = *a;
+    IN("sample", logits), IN("sample", bias), IN("sample", allowed), IN("sample", drawn);
+    real_of(k)->sample(real_of(k), &x);
+}
+
 /* ---- opening ------------------------------------------------------------------------------
  */
 
@@ -637,7 +644,8 @@ static enum err fence(struct kernels *k, struct kernels *real, struct error *e)
                           .moe_sum = fenced_moe_sum,
                           .engram_rows = fenced_engram_rows,
                           .engram_put = fenced_engram_put,
-                          .engram_gate = fenced_engram_gate};
+                          .engram_gate = fenced_engram_gate,
+                          .sample = fenced_sample};
     return OK;
 }
 

@@ -62,7 +62,7 @@ struct bench {
     struct call_rules *rules;
     uint32_t n;
     float *logits;
-    struct sampler_entry *scratch;
+    struct k_sample_entry *scratch;
     size_t n_reps;
 };
 
