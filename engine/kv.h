@@ -101,6 +101,9 @@ void kv_fini(struct kv *kv);
  * have; the state is unchanged then. */
 NODISCARD enum err kv_reserve(struct kv *kv, uint64_t n_tokens, struct error *e);
 
+/* ---- cold rows (kv_cold.c) ----------------------------------------------------------------
+ */
+
 /* Makes room in the tails for the rows of n more tokens: older ones, of tokens below `below`,
  * become cold. ERR_LIMIT (disk full), ERR_IO: nothing is lost, the run may not begin. */
 NODISCARD enum err kv_make_room(struct kv *kv, uint64_t below, uint64_t n, struct error *e);
@@ -108,20 +111,27 @@ NODISCARD enum err kv_make_room(struct kv *kv, uint64_t below, uint64_t n, struc
  * with kv, whatever this returns. Only with a budget (ERR_UNSUPPORTED). */
 NODISCARD enum err kv_leave_behind(struct kv *kv, const struct state_fetch *fetch,
                                    struct error *e);
-/* Where an import puts the rows of its planes, in memory of the host. ERR_NOMEM. */
-NODISCARD enum err kv_import_begin(struct kv *kv, uint64_t n_tokens, struct state_regions *out,
-                                   struct error *e);
-/* Gives back what kv_import_begin() kept, when no sequence is left. */
-void kv_memory_fini(struct kv_memory *m, const struct kv_shape *shape);
-/* The rows of n_tokens that the import has put there, and that are not cold, are the planes'
- * now. After kv_make_room(). ERR_NOMEM. */
-NODISCARD enum err kv_land(struct kv *kv, uint64_t n_tokens, struct error *e);
 /* kv_pages_read() for this one. */
 NODISCARD enum err kv_read(const struct kv *kv, uint32_t source, const struct kv_want *want,
                            size_t n, struct error *e);
 /* Rows [row0, row0 + n) of a plane to dst, wherever they are. ERR_IO, ERR_CORRUPT. */
 NODISCARD enum err kv_copy_rows(const struct kv *kv, uint32_t plane, uint64_t row0, uint64_t n,
                                 void *dst, struct error *e);
+
+/* ---- imports (kv_import.c) ----------------------------------------------------------------
+ */
+
+/* Where an import puts the rows of its planes, in memory of the host. ERR_NOMEM. */
+NODISCARD enum err kv_import_begin(struct kv *kv, uint64_t n_tokens, struct state_regions *out,
+                                   struct error *e);
+/* The rows of n_tokens that the import has put there, and that are not cold, are the planes'
+ * now. After kv_make_room(). ERR_NOMEM. */
+NODISCARD enum err kv_land(struct kv *kv, uint64_t n_tokens, struct error *e);
+/* Gives back what kv_import_begin() kept, when no sequence is left. */
+void kv_memory_fini(struct kv_memory *m, const struct kv_shape *shape);
+
+/* ---- all but the planes -------------------------------------------------------------------
+ */
 
 /* All of a state but its planes. */
 struct kv_rest {
@@ -134,6 +144,9 @@ NODISCARD enum err kv_put_aside(struct kv *kv, struct kv_rest *out, struct error
 /* Exchanges them. */
 void kv_swap(struct kv *kv, struct kv_rest *rest);
 void kv_rest_fini(struct kernels *k, struct kv_rest *rest);
+
+/* ---- where things are ---------------------------------------------------------------------
+ */
 
 uint8_t *kv_ring(const struct kv *kv, uint32_t layer);
 /* Rows and index keys of KV source i, from row number `row` on. NULL: it is cold, and its place
