@@ -8,8 +8,7 @@ struct kv_gather {
     struct kv_pages *pages;
     const struct kv_shape *shape;
     struct kernels *k;
-    uint8_t
-        *home; /* what is gathered, in the backend's memory; NULL: it can be read where it is */
+    uint8_t *home; /* what is gathered, in the backend's memory; NULL: it is read where it is */
     uint8_t *tail; /* rows of a tail that were copied for the host: [tail_bytes] */
     size_t tail_bytes;
     size_t n_words;

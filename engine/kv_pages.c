@@ -1,55 +1,35 @@
 #include "engine/kv_pages.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/clock.h"
-#include "base/crypto.h"
-#include "base/fs.h"
+#include "engine/row_index.h"
 
 #define DEPTH 64      /* reads in flight */
-#define BATCH 64      /* pages of one write */
 #define TAIL_CHUNKS 2 /* runs that fit in a tail */
-#define NO_SLOT UINT32_MAX
 
-enum slot_state { SLOT_EMPTY, SLOT_LOADING, SLOT_READY };
-
+/* What row_index does not know of a slot. */
 struct slot {
-    uint64_t key;
-    uint32_t next;              /* in its bucket */
-    uint8_t state;              /* enum slot_state */
-    bool is_hot;                /* second chance */
     const struct kv_want *want; /* while loading: who waits */
     uint64_t seal;
-    struct tier_request request;
+    struct tier_request request; /* its memory: NULL before the slot was ever used */
 };
 
 struct kv_pages {
     struct tier tier;
     const struct kv_shape *shape;
-    int fd;
+    struct kv_spill spill;
     size_t page_bytes;
     uint64_t tail_tokens, tail_bytes; /* of one sequence */
     size_t gather_bytes;
     uint32_t n_joined, n_owners;
-    /* The cache. */
-    uint8_t *memory;       /* [n_slots][page_bytes] */
-    struct slot *slots;    /* [n_slots] */
-    uint32_t *bucket;      /* [n_buckets] */
-    size_t n_slots, limit; /* slots there are; that may be used now */
-    size_t n_buckets, hand;
-    /* The file. */
-    struct crypto_extent *key;
-    uint64_t n_seals;
-    uint32_t *unused; /* pages given back */
-    size_t n_unused, cap_unused, n_file;
-    uint8_t *batch; /* [BATCH][page_bytes] */
+    struct row_index index; /* of pages */
+    uint8_t *memory;        /* [n_slots][page_bytes] */
+    struct slot *slots;     /* [n_slots] */
     uint8_t *gather;
 };
 
@@ -77,12 +57,12 @@ static size_t widest_row(const struct kv_shape *s)
 /* A page holds whole rows and the tag of its seal. */
 static size_t page_size(const struct kv_shape *s)
 {
-    return align(widest_row(s) + CRYPTO_TAG_BYTES);
+    return kv_spill_page_bytes(widest_row(s));
 }
 
 static uint32_t page_rows(const struct kv_shape *s, uint32_t source)
 {
-    return (uint32_t)((page_size(s) - CRYPTO_TAG_BYTES) / row_bytes(s, source));
+    return (uint32_t)(kv_spill_room(page_size(s)) / row_bytes(s, source));
 }
 
 /* Rows of one source above the cold ones: what a run adds, one group that was not finished,
@@ -134,19 +114,6 @@ uint64_t kv_pages_device_bytes(const struct kv_pages_options *o)
     return p.gather_bytes + p.tail_bytes;
 }
 
-static enum err open_file(struct kv_pages *p, const char *dir, struct error *e)
-{
-    char path[FS_PATH_BYTES];
-    uint64_t name;
-    crypto_random(&name, sizeof(name));
-    enum err rc = fs_path(path, sizeof(path), e, "%s/kv-%016" PRIx64 ".spill", dir, name);
-    if (rc || (rc = aio_open_file(path, O_RDWR | O_CREAT | O_EXCL, 0600, &p->fd, NULL, e)))
-        return rc;
-    if (unlink(path))
-        return err_sys(e, errno, "unlink %s", path);
-    return OK;
-}
-
 static void *map_zeroes(size_t n)
 {
     void *m = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
@@ -154,44 +121,34 @@ static void *map_zeroes(size_t n)
     return m == MAP_FAILED ? NULL : m;
 }
 
-static enum err allocate(struct kv_pages *p, struct error *e)
+static enum err allocate(struct kv_pages *p, size_t n_slots, struct error *e)
 {
-    void *batch = NULL;
-    for (p->n_buckets = 1; p->n_buckets < p->n_slots;)
-        p->n_buckets *= 2;
-    p->memory = map_zeroes(p->n_slots * p->page_bytes);
-    p->slots = map_zeroes(p->n_slots * sizeof(*p->slots));
-    p->bucket = malloc(p->n_buckets * sizeof(*p->bucket));
+    enum err rc = row_index_init(&p->index, n_slots, e);
+    if (rc)
+        return rc;
+    p->memory = map_zeroes(n_slots * p->page_bytes);
+    p->slots = map_zeroes(n_slots * sizeof(*p->slots));
     p->gather = map_zeroes(p->gather_bytes);
-    p->key = crypto_secret_new(sizeof(*p->key));
-    if (!p->memory || !p->slots || !p->bucket || !p->gather || !p->key)
-        return err_set(e, ERR_NOMEM, "cache of %zu pages of KV rows", p->n_slots);
-    for (size_t i = 0; i < p->n_buckets; i++)
-        p->bucket[i] = NO_SLOT;
-    crypto_random(p->key, sizeof(*p->key));
-    enum err rc = aio_buffer_new(BATCH * p->page_bytes, &batch, e);
-    p->batch = batch;
-    return rc;
+    if (!p->memory || !p->slots || !p->gather)
+        return err_set(e, ERR_NOMEM, "cache of %zu pages of KV rows", n_slots);
+    return OK;
 }
 
 static enum err init(struct kv_pages *p, const struct kv_pages_options *o, uint32_t *chunk,
                      struct error *e)
 {
-    p->fd = -1;
+    p->spill.fd = -1;
     p->shape = o->shape;
     p->page_bytes = page_size(o->shape);
     divide(p, o, chunk);
-    p->n_slots = (size_t)((o->budget_bytes - p->gather_bytes - p->tail_bytes) / p->page_bytes);
-    if (p->n_slots >= NO_SLOT)
-        p->n_slots = NO_SLOT - 1;
-    p->limit = p->n_slots;
+    uint64_t n = (o->budget_bytes - p->gather_bytes - p->tail_bytes) / p->page_bytes;
     enum err rc = tier_init(&p->tier, "kv", NULL, DEPTH, e);
-    if (rc || (rc = open_file(p, o->dir, e)))
+    if (rc || (rc = kv_spill_init(&p->spill, o->dir, p->page_bytes, e)))
         return rc;
     p->tier.budget_bytes = o->budget_bytes;
     p->tier.minimum_bytes = kv_pages_min_bytes(o);
     tier_count(&p->tier.resident_bytes, p->gather_bytes);
-    return allocate(p, e);
+    return allocate(p, n < ROW_NO_SLOT ? (size_t)n : ROW_NO_SLOT - 1, e);
 }
 
 enum err kv_pages_new(struct kv_pages **out, const struct kv_pages_options *o,
@@ -225,15 +182,11 @@ void kv_pages_free(struct kv_pages *p)
     if (!p)
         return;
     tier_fini(&p->tier);
-    unmap(p->memory, p->n_slots * p->page_bytes);
-    unmap(p->slots, p->n_slots * sizeof(*p->slots));
+    unmap(p->memory, p->index.n_slots * p->page_bytes);
+    unmap(p->slots, p->index.n_slots * sizeof(*p->slots));
     unmap(p->gather, p->gather_bytes);
-    free(p->bucket);
-    free(p->unused);
-    aio_buffer_free(p->batch, BATCH * p->page_bytes);
-    crypto_secret_free(p->key, sizeof(*p->key));
-    if (p->fd >= 0)
-        close(p->fd);
+    row_index_fini(&p->index);
+    kv_spill_fini(&p->spill);
     free(p);
 }
 
@@ -281,64 +234,19 @@ static uint64_t key_of(uint32_t owner, uint32_t source, uint32_t page)
     return (uint64_t)owner << 32 | source << PAGE_BITS | page;
 }
 
-static uint32_t *bucket_of(struct kv_pages *p, uint64_t key)
-{
-    uint64_t h = key * UINT64_C(0x9e3779b97f4a7c15); /* 2^64 / golden ratio */
-    return &p->bucket[(h ^ h >> 32) & (p->n_buckets - 1)];
-}
-
 static uint8_t *slot_memory(const struct kv_pages *p, uint32_t slot)
 {
     return p->memory + slot * p->page_bytes;
 }
 
-static uint32_t find(struct kv_pages *p, uint64_t key)
-{
-    uint32_t s = *bucket_of(p, key);
-    while (s != NO_SLOT && p->slots[s].key != key)
-        s = p->slots[s].next;
-    return s;
-}
-
-static void forget(struct kv_pages *p, uint32_t slot)
+static void put(struct kv_pages *p, uint32_t slot, uint64_t key, enum row_state state)
 {
     struct slot *s = &p->slots[slot];
-    uint32_t *at = bucket_of(p, s->key);
-    if (s->state == SLOT_EMPTY)
-        return;
-    while (*at != slot)
-        at = &p->slots[*at].next;
-    *at = s->next;
-    s->state = SLOT_EMPTY;
-}
-
-static void put(struct kv_pages *p, uint32_t slot, uint64_t key, enum slot_state state)
-{
-    struct slot *s = &p->slots[slot];
-    uint32_t *bucket = bucket_of(p, key);
-    forget(p, slot);
+    row_index_put(&p->index, slot, key, state);
     if (!s->request.memory) {
         s->request.memory = slot_memory(p, slot);
         tier_count(&p->tier.resident_bytes, p->page_bytes);
     }
-    s->key = key;
-    s->next = *bucket;
-    s->state = (uint8_t)state;
-    s->is_hot = true;
-    *bucket = slot;
-}
-
-/* A slot that may be filled; NO_SLOT while all are in flight. */
-static uint32_t find_room(struct kv_pages *p)
-{
-    for (size_t i = 0; i < 2 * p->limit; i++) {
-        p->hand = p->hand + 1 < p->limit ? p->hand + 1 : 0;
-        struct slot *s = &p->slots[p->hand];
-        if (s->state == SLOT_EMPTY || (s->state == SLOT_READY && !s->is_hot))
-            return (uint32_t)p->hand;
-        s->is_hot = s->is_hot && s->state == SLOT_LOADING;
-    }
-    return NO_SLOT;
 }
 
 /* ---- who shares the budget ----------------------------------------------------------------
@@ -348,16 +256,16 @@ static void set_limit(struct kv_pages *p)
 {
     uint64_t used = p->gather_bytes + p->n_joined * p->tail_bytes;
     size_t limit = (size_t)((p->tier.budget_bytes - used) / p->page_bytes);
-    limit = limit < p->n_slots ? limit : p->n_slots;
-    for (size_t i = limit; i < p->limit; i++) { /* nothing is in flight between steps */
-        forget(p, (uint32_t)i);
+    limit = limit < p->index.n_slots ? limit : p->index.n_slots;
+    for (size_t i = limit; i < p->index.n_used; i++) { /* nothing is in flight between steps */
+        row_index_forget(&p->index, (uint32_t)i);
         if (!p->slots[i].request.memory)
             continue;
         (void)madvise(slot_memory(p, (uint32_t)i), p->page_bytes, MADV_DONTNEED);
         p->slots[i].request.memory = NULL;
         atomic_fetch_sub(&p->tier.resident_bytes, p->page_bytes);
     }
-    p->limit = limit;
+    p->index.n_used = limit;
 }
 
 enum err kv_pages_join(struct kv_pages *p, uint32_t *owner, struct error *e)
@@ -377,9 +285,9 @@ enum err kv_pages_join(struct kv_pages *p, uint32_t *owner, struct error *e)
 
 void kv_pages_leave(struct kv_pages *p, uint32_t owner)
 {
-    for (uint32_t i = 0; i < p->limit; i++)
-        if (p->slots[i].state == SLOT_READY && p->slots[i].key >> 32 == owner)
-            forget(p, i);
+    for (uint32_t i = 0; i < p->index.n_used; i++)
+        if (p->index.slots[i].state == ROW_READY && p->index.slots[i].key >> 32 == owner)
+            row_index_forget(&p->index, i);
     p->n_joined--;
     atomic_fetch_sub(&p->tier.resident_bytes, p->tail_bytes);
     set_limit(p);
@@ -388,64 +296,20 @@ void kv_pages_leave(struct kv_pages *p, uint32_t owner)
 /* ---- writing ------------------------------------------------------------------------------
  */
 
-void kv_pages_drop(struct kv_pages *p, const struct kv_page *list, size_t n)
+static size_t page_rows_bytes(const struct kv_pages *p, uint32_t source)
 {
-    if (p->n_unused + n > p->cap_unused) {
-        size_t cap = 2 * (p->n_unused + n);
-        uint32_t *more = reallocarray(p->unused, cap, sizeof(*more));
-        if (!more)
-            return; /* these pages of the file are not used again */
-        p->unused = more;
-        p->cap_unused = cap;
-    }
-    for (size_t i = 0; i < n; i++)
-        if (list[i].at != KV_PAGE_LATE)
-            p->unused[p->n_unused++] = list[i].at;
-}
-
-static void seal_page(struct kv_pages *p, uint32_t source, const uint8_t *rows, uint8_t *dst,
-                      uint64_t seal)
-{
-    size_t n = page_rows(p->shape, source) * row_bytes(p->shape, source);
-    memset(dst + n, 0, p->page_bytes - n);
-    crypto_seal(p->key, seal, rows, n, dst, dst + p->page_bytes - CRYPTO_TAG_BYTES);
-}
-
-/* At most BATCH pages: neighbours in the file where it grows, else one by one. */
-static enum err write_batch(struct kv_pages *p, uint32_t source, const uint8_t *rows, size_t n,
-                            struct kv_page *out, struct error *e)
-{
-    size_t bytes = page_rows(p->shape, source) * row_bytes(p->shape, source);
-    enum err rc = OK;
-    for (size_t i = 0; i < n; i++) {
-        out[i].seal = p->n_seals++;
-        out[i].at = p->n_unused ? p->unused[--p->n_unused] : (uint32_t)p->n_file++;
-        seal_page(p, source, rows + i * bytes, p->batch + i * p->page_bytes, out[i].seal);
-    }
-    for (size_t i = 0, k; i < n && !rc; i = k) {
-        for (k = i + 1; k < n && out[k].at == out[k - 1].at + 1;)
-            k++;
-        rc = fs_pwrite(p->fd, "spill of KV rows", p->batch + i * p->page_bytes,
-                       (k - i) * p->page_bytes, out[i].at * (uint64_t)p->page_bytes, e);
-    }
-    if (rc)
-        kv_pages_drop(p, out, n);
-    return rc;
+    return page_rows(p->shape, source) * row_bytes(p->shape, source);
 }
 
 enum err kv_pages_write(struct kv_pages *p, uint32_t source, const uint8_t *rows, size_t n,
                         struct kv_page *out, struct error *e)
 {
-    size_t bytes = page_rows(p->shape, source) * row_bytes(p->shape, source);
-    for (size_t done = 0, k; done < n; done += k) {
-        k = n - done < BATCH ? n - done : BATCH;
-        enum err rc = write_batch(p, source, rows + done * bytes, k, out + done, e);
-        if (rc) {
-            kv_pages_drop(p, out, done);
-            return rc;
-        }
-    }
-    return OK;
+    return kv_spill_write(&p->spill, rows, page_rows_bytes(p, source), n, out, e);
+}
+
+void kv_pages_drop(struct kv_pages *p, const struct kv_page *list, size_t n)
+{
+    kv_spill_drop(&p->spill, list, n);
 }
 
 /* ---- reading ------------------------------------------------------------------------------
@@ -461,14 +325,12 @@ static void copy_rows(const struct kv_pages *p, uint32_t source, uint32_t slot,
 static enum err open_page(struct kv_pages *p, uint32_t source, struct slot *s, struct error *e)
 {
     const char *plane = p->shape->planes[2 * source].name;
-    size_t n = page_rows(p->shape, source) * row_bytes(p->shape, source);
-    uint8_t *m = s->request.memory;
     if (s->request.error.code) {
         if (e)
             *e = s->request.error;
         return err_wrap(e, s->request.error.code, "plane %s, page %u", plane, s->want->page);
     }
-    if (crypto_open(p->key, s->seal, m, n, m + p->page_bytes - CRYPTO_TAG_BYTES, m, NULL))
+    if (kv_spill_open(&p->spill, s->seal, s->request.memory, page_rows_bytes(p, source)))
         return err_set(e, ERR_CORRUPT, "plane %s, page %u: the spilled rows are damaged", plane,
                        s->want->page);
     return OK;
@@ -478,14 +340,14 @@ static enum err open_page(struct kv_pages *p, uint32_t source, struct slot *s, s
 static bool start(struct kv_pages *p, uint64_t key, const struct kv_page *at,
                   const struct kv_want *w)
 {
-    uint32_t slot = tier_n_free(&p->tier) ? find_room(p) : NO_SLOT;
-    if (slot == NO_SLOT)
+    uint32_t slot = tier_n_free(&p->tier) ? row_index_room(&p->index) : ROW_NO_SLOT;
+    if (slot == ROW_NO_SLOT)
         return false;
-    put(p, slot, key, SLOT_LOADING);
+    put(p, slot, key, ROW_LOADING);
     struct slot *s = &p->slots[slot];
     s->want = w;
     s->seal = at->seal;
-    s->request.fd = p->fd;
+    s->request.fd = p->spill.fd;
     s->request.name = "spill of KV rows";
     s->request.at = at->at * (uint64_t)p->page_bytes;
     s->request.n_bytes = p->page_bytes;
@@ -505,10 +367,10 @@ static enum err collect(struct kv_pages *p, uint32_t source, enum err failed, st
     for (size_t i = 0; i < n; i++) {
         struct slot *s = done[i]->owner;
         uint32_t slot = (uint32_t)(s - p->slots);
-        s->state = SLOT_READY;
+        p->index.slots[slot].state = ROW_READY;
         enum err bad = open_page(p, source, s, failed ? NULL : e);
         if (bad)
-            forget(p, slot);
+            row_index_forget(&p->index, slot);
         else
             copy_rows(p, source, slot, s->want);
         failed = failed ? failed : bad;
@@ -521,9 +383,10 @@ static size_t n_late(struct kv_pages *p, const struct kv_origin *from,
                      const struct kv_want *want, size_t n)
 {
     size_t k = 0;
-    while (k < n && k < BATCH && want[k].page == want[0].page + k &&
+    while (k < n && k < KV_SPILL_BATCH && want[k].page == want[0].page + k &&
            from->list[want[k].page].at == KV_PAGE_LATE &&
-           find(p, key_of(from->owner, from->source, want[k].page)) == NO_SLOT)
+           row_index_find(&p->index, key_of(from->owner, from->source, want[k].page)) ==
+               ROW_NO_SLOT)
         k++;
     return k;
 }
@@ -532,24 +395,24 @@ static enum err fetch_late(struct kv_pages *p, const struct kv_origin *from,
                            const struct kv_want *want, size_t n, struct error *e)
 {
     uint32_t per_page = page_rows(p->shape, from->source);
-    size_t bytes = per_page * row_bytes(p->shape, from->source);
+    size_t bytes = page_rows_bytes(p, from->source);
     uint64_t start = clock_mono_ns(clock_real());
     enum err rc =
         from->fetch->rows(from->fetch->ctx, 2 * from->source, want[0].page * (uint64_t)per_page,
-                          n * per_page, p->batch, e);
+                          n * per_page, p->spill.batch, e);
     tier_count(&p->tier.stall_ns, clock_mono_ns(clock_real()) - start);
     if (rc)
         return err_wrap(e, rc, "plane %s, %zu pages from %u on",
                         p->shape->planes[2 * (size_t)from->source].name, n, want[0].page);
     tier_count(&p->tier.read_bytes, n * bytes);
     for (size_t i = 0; i < n; i++) {
-        uint32_t slot = find_room(p);
-        const uint8_t *page = p->batch + i * bytes;
+        uint32_t slot = row_index_room(&p->index);
+        const uint8_t *page = p->spill.batch + i * bytes;
         memcpy(want[i].dst, page + want[i].first * row_bytes(p->shape, from->source),
                want[i].n * row_bytes(p->shape, from->source));
-        if (slot == NO_SLOT)
+        if (slot == ROW_NO_SLOT)
             continue; /* all are in flight: it is not kept */
-        put(p, slot, key_of(from->owner, from->source, want[i].page), SLOT_READY);
+        put(p, slot, key_of(from->owner, from->source, want[i].page), ROW_READY);
         memcpy(slot_memory(p, slot), page, bytes);
     }
     return OK;
@@ -563,16 +426,16 @@ enum err kv_pages_read(struct kv_pages *p, const struct kv_origin *from,
     size_t n_hits = 0;
     for (size_t i = 0, k; i < n && !rc;) {
         uint64_t key = key_of(from->owner, source, want[i].page);
-        uint32_t slot = find(p, key);
-        if (slot != NO_SLOT && p->slots[slot].state == SLOT_READY) {
-            p->slots[slot].is_hot = true;
+        uint32_t slot = row_index_find(&p->index, key);
+        if (slot != ROW_NO_SLOT && p->index.slots[slot].state == ROW_READY) {
+            p->index.slots[slot].is_hot = true;
             copy_rows(p, source, slot, &want[i]);
             n_hits++;
             i++;
         } else if ((k = n_late(p, from, want + i, n - i))) {
             rc = fetch_late(p, from, want + i, k, e);
             i += k;
-        } else if (slot == NO_SLOT && start(p, key, &from->list[want[i].page], &want[i])) {
+        } else if (slot == ROW_NO_SLOT && start(p, key, &from->list[want[i].page], &want[i])) {
             i++;
         } else {
             rc = collect(p, source, OK, e);

@@ -1,7 +1,7 @@
 /* Main KV rows under a byte budget: the newest rows of a sequence stay where they are written,
- * older ones move to a spill file in pages of some rows each, and pages that are asked for
- * again are cached. One for all sequences of a model; struct kv knows which of its rows are
- * where.
+ * older ones move to a spill file (kv_spill.h) in pages of some rows each, and pages that are
+ * asked for again are cached. One for all sequences of a model; struct kv knows which of its
+ * rows are where.
  *
  *     |<------------- cold: pages, in the file ------------->|<-- tail: memory -->|
  *     0                                                    kv.cold              rows
@@ -10,13 +10,12 @@
  * first tokens, kv_pages_join), for the rows that one attention call looks at, gathered side by
  * side, and with what is left for cached pages; which one is evicted is decided by a clock.
  *
- * The spill file has no name and nobody else can read it: pages are sealed with a key that
- * lives in memory only, so a damaged page is an error, never wrong rows, and nothing of a
- * session stays on the disk. Belongs to the engine's thread. */
+ * Belongs to the engine's thread. */
 #ifndef ENGINE_KV_PAGES_H
 #define ENGINE_KV_PAGES_H
 
 #include "engine/kv.h"
+#include "engine/kv_spill.h"
 #include "engine/tier.h"
 
 struct kv_pages;
@@ -44,13 +43,6 @@ NODISCARD enum err kv_pages_new(struct kv_pages **out, const struct kv_pages_opt
                                 uint32_t *chunk_tokens, struct error *e);
 void kv_pages_free(struct kv_pages *p);
 
-/* Where a page of a plane is. */
-struct kv_page {
-    uint32_t at;   /* page of the file; KV_PAGE_LATE: with whoever fetches what stayed behind */
-    uint64_t seal; /* number of its seal: none is used twice */
-};
-#define KV_PAGE_LATE UINT32_MAX
-
 /* Takes a sequence's tail of the budget; *owner names it in the calls below. ERR_LIMIT. */
 NODISCARD enum err kv_pages_join(struct kv_pages *p, uint32_t *owner, struct error *e);
 /* Gives it back, and forgets what is cached of it. */
@@ -63,6 +55,7 @@ uint64_t kv_pages_tail_rows(const struct kv_pages *p, uint32_t source);
 /* Writes n whole pages of rows; out [n]. ERR_LIMIT (disk full), ERR_IO: nothing is kept. */
 NODISCARD enum err kv_pages_write(struct kv_pages *p, uint32_t source, const uint8_t *rows,
                                   size_t n, struct kv_page *out, struct error *e);
+/* These pages are not asked for any more. */
 void kv_pages_drop(struct kv_pages *p, const struct kv_page *list, size_t n);
 
 /* Rows that lie in one page, and where they go. */

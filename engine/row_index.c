@@ -6,9 +6,9 @@
 
 enum err row_index_init(struct row_index *x, size_t n_slots, struct error *e)
 {
-    *x = (struct row_index){.n_slots = n_slots};
+    *x = (struct row_index){.n_slots = n_slots, .n_used = n_slots};
     if (n_slots >= ROW_NO_SLOT)
-        return err_set(e, ERR_LIMIT, "%zu table rows in memory", n_slots);
+        return err_set(e, ERR_LIMIT, "%zu rows in memory", n_slots);
     for (x->n_buckets = 1; x->n_buckets < n_slots;)
         x->n_buckets *= 2;
     /* Zeroes that are only taken as they are touched. */
@@ -18,7 +18,7 @@ enum err row_index_init(struct row_index *x, size_t n_slots, struct error *e)
     x->bucket = malloc(x->n_buckets * sizeof(*x->bucket));
     if (!x->slots || !x->bucket) {
         row_index_fini(x);
-        return err_set(e, ERR_NOMEM, "cache of %zu table rows", n_slots);
+        return err_set(e, ERR_NOMEM, "cache of %zu rows", n_slots);
     }
     for (size_t i = 0; i < x->n_buckets; i++)
         x->bucket[i] = ROW_NO_SLOT;
@@ -84,10 +84,10 @@ void row_index_forget_all(struct row_index *x)
 
 uint32_t row_index_room(struct row_index *x)
 {
-    for (size_t i = 0; i < 2 * x->n_slots; i++) {
-        uint32_t slot = (uint32_t)x->hand;
+    for (size_t i = 0; i < 2 * x->n_used; i++) {
+        uint32_t slot = x->hand < x->n_used ? (uint32_t)x->hand : 0;
         struct row_slot *r = &x->slots[slot];
-        x->hand = x->hand + 1 == x->n_slots ? 0 : x->hand + 1;
+        x->hand = slot + 1 == x->n_used ? 0 : slot + (size_t)1;
         if (r->state == ROW_EMPTY)
             return slot;
         if (r->state == ROW_LOADING || r->fetch == x->fetch)

@@ -1,5 +1,6 @@
-/* Which table row is in which slot of a cache of rows: a hash of slots, and a clock (second
- * chance) that says which slot is filled next. Where the rows' bytes are is the owner's matter.
+/* Which row is in which slot of a cache of Engram rows, or which page in one of KV rows: a hash
+ * of slots, and a clock (second chance) that says which slot is filled next. Where the bytes
+ * are is the owner's matter.
  *
  *     slot = row_index_find(x, row_key(k, row));     ROW_NO_SLOT: not there
  *     slot = row_index_room(x);                      a slot that may be filled, or ROW_NO_SLOT
@@ -33,13 +34,14 @@ struct row_index {
     struct row_slot *slots; /* [n_slots] */
     uint32_t *bucket;       /* [n_buckets] first slot, or ROW_NO_SLOT */
     size_t n_slots, n_buckets, hand;
+    size_t n_used;  /* slots that are filled: all, unless the owner says fewer */
     size_t n_ahead; /* slots with is_ahead */
     uint32_t fetch; /* number of the fetch now */
 };
 
 #define ROW_KEY_BITS 56
 
-/* Row `row` of Engram layer number k. */
+/* Row `row` of Engram layer number k; owners of something else make their own keys. */
 static inline uint64_t row_key(uint32_t k, uint64_t row)
 {
     return (uint64_t)k << ROW_KEY_BITS | row;
