@@ -141,7 +141,7 @@ static enum err make_content(const char *arg, json_t **out, struct error *e)
 
 static enum err load_forced(const char *path, json_t **out, struct error *e)
 {
-    const struct json_limits limits = {MAX_INPUT, 8, false};
+    const struct json_limits limits = {.max_bytes = MAX_INPUT, .max_depth = 8};
     AUTO(buf) struct buf text = BUF_INIT(MAX_INPUT);
     AUTO_FILE FILE *f = fopen(path, "re");
     json_t *list = NULL;
@@ -201,7 +201,7 @@ static void add_rules(json_t *list, const char *verdict, const char *rules)
 /* One stop string, or a JSON array of them. */
 static enum err set_stop(json_t *params, const char *stop, struct error *e)
 {
-    const struct json_limits limits = {MAX_INPUT, 2, false};
+    const struct json_limits limits = {.max_bytes = MAX_INPUT, .max_depth = 2};
     json_t *list = NULL;
     if (stop[0] == '[') {
         enum err rc = json_parse(stop, strlen(stop), &limits, &list, e);

@@ -257,7 +257,7 @@ static enum err take_message(struct client *c, json_t *m, struct error *e)
 
 static enum err take_line(struct client *c, const char *line, size_t n, struct error *e)
 {
-    const struct json_limits limits = {CLIENT_MAX_LINE, MAX_DEPTH, false};
+    const struct json_limits limits = {.max_bytes = CLIENT_MAX_LINE, .max_depth = MAX_DEPTH};
     json_auto_t *m = NULL;
     enum err rc = json_parse(line, n, &limits, &m, e);
     if (!rc && !json_is_object(m))

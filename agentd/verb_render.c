@@ -48,7 +48,8 @@ static enum err write_prompt(const struct prompt *p, const struct tokenizer *t, 
 
 static enum err render(const struct tokenizer *t, struct error *e)
 {
-    static const struct json_limits limits = {64u << 20, 512, true};
+    static const struct json_limits limits = {
+        .max_bytes = 64u << 20, .max_depth = 512, .allow_nul = true};
     AUTO(buf) struct buf in = BUF_INIT(64u << 20);
     AUTO(prompt) struct prompt p = PROMPT_INIT(VERB_TEXT_MAX_BYTES);
     json_auto_t *request = NULL;

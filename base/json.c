@@ -6,35 +6,51 @@
 
 /* ---- parsing ---------------------------------------------------------------------------- */
 
-/* Deepest nesting of brackets outside strings, as far as it goes past `max`. Works on any
- * bytes: whether they are JSON is jansson's business. */
-static uint32_t depth_of(const char *text, size_t n, uint32_t max)
+/* Nesting and marks of brackets, commas and colons outside strings. Works on any bytes: whether
+ * they are JSON is jansson's business. */
+static void measure(const char *text, size_t n, uint32_t *deepest, size_t *n_marks)
 {
-    uint32_t depth = 0, deepest = 0;
+    uint32_t depth = 0;
     bool in_string = false;
-    for (size_t i = 0; i < n && deepest <= max; i++) {
+    for (size_t i = 0; i < n; i++) {
         char c = text[i];
-        if (in_string && c == '\\')
-            i++;
-        else if (c == '"')
-            in_string = !in_string;
-        else if (in_string)
+        if (in_string) {
+            i += c == '\\';
+            in_string = c != '"';
             continue;
-        else if (c == '[' || c == '{')
-            deepest = ++depth > deepest ? depth : deepest;
+        }
+        in_string = c == '"';
+        if (c == '[' || c == '{')
+            depth++;
         else if ((c == ']' || c == '}') && depth > 0)
             depth--;
+        *deepest = depth > *deepest ? depth : *deepest;
+        *n_marks += c == '[' || c == '{' || c == ',' || c == ':';
     }
-    return deepest;
+}
+
+static enum err check_size(const char *text, size_t n, const struct json_limits *limits,
+                           struct error *e)
+{
+    uint32_t depth = 0;
+    size_t n_marks = 0;
+    if (n > limits->max_bytes)
+        return err_set(e, ERR_LIMIT, "JSON: %zu bytes, at most %zu", n, limits->max_bytes);
+    measure(text, n, &depth, &n_marks);
+    if (depth > limits->max_depth)
+        return err_set(e, ERR_LIMIT, "JSON: nested deeper than %u", limits->max_depth);
+    if (limits->max_marks && n_marks > limits->max_marks)
+        return err_set(e, ERR_LIMIT, "JSON: %zu commas, colons and brackets, at most %zu",
+                       n_marks, limits->max_marks);
+    return OK;
 }
 
 enum err json_parse(const char *text, size_t n, const struct json_limits *limits, json_t **out,
                     struct error *e)
 {
-    if (n > limits->max_bytes)
-        return err_set(e, ERR_LIMIT, "JSON: %zu bytes, at most %zu", n, limits->max_bytes);
-    if (depth_of(text, n, limits->max_depth) > limits->max_depth)
-        return err_set(e, ERR_LIMIT, "JSON: nested deeper than %u", limits->max_depth);
+    enum err rc = check_size(text, n, limits, e);
+    if (rc)
+        return rc;
     /* jansson skips a NUL byte that follows a literal or a number; JSON has it nowhere. */
     const char *nul = memchr(text, 0, n);
     if (nul)

@@ -16,15 +16,19 @@
 #include "base/buf.h"
 #include "base/err.h"
 
+/* A value takes many times the memory of its text: a mark, each of , : [ { outside of strings,
+ * stands for at most about 130 bytes. Who reads a stranger's text of many MB caps their number.
+ */
 struct json_limits {
     size_t max_bytes;
     uint32_t max_depth; /* arrays and objects inside each other, at most 1024 */
     bool allow_nul;     /* \u0000 inside strings */
+    size_t max_marks;   /* 0: as many as there are bytes */
 };
 
-/* Parses one value, any type, which must be the whole of text[0, n). Refused: more bytes or
- * depth than the limits (ERR_LIMIT), duplicate keys, invalid UTF-8, bytes behind the value, NUL
- * (ERR_FORMAT with line and column). */
+/* Parses one value, any type, which must be the whole of text[0, n). Refused, before anything
+ * is allocated: more bytes, depth or marks than the limits (ERR_LIMIT); then duplicate keys,
+ * invalid UTF-8, bytes behind the value, NUL (ERR_FORMAT with line and column). */
 NODISCARD enum err json_parse(const char *text, size_t n, const struct json_limits *limits,
                               json_t **out, struct error *e);
 

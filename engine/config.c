@@ -1,7 +1,6 @@
 #include "engine/config.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -9,13 +8,8 @@
 #include "base/auto.h"
 #include "base/buf.h"
 #include "base/fs.h"
+#include "base/json.h"
 #include "base/state.h"
-
-static inline void json_fini(json_t **j)
-{
-    json_decref(*j);
-}
-#define AUTO_JSON __attribute__((cleanup(json_fini)))
 
 /* ---- scalar fields ------------------------------------------------------------------------
  */
@@ -439,13 +433,11 @@ static enum err read_config(struct config *c, const json_t *top, struct error *e
 
 enum err config_parse(struct config *c, const char *json, size_t n, struct error *e)
 {
-    json_error_t je;
-    AUTO_JSON json_t *top = json_loadb(json, n, JSON_REJECT_DUPLICATES, &je);
-    if (!top)
-        return err_set(e, ERR_FORMAT, "config.json, line %d: %.150s", je.line, je.text);
+    static const struct json_limits limits = {.max_bytes = CONFIG_MAX_BYTES, .max_depth = 64};
+    json_auto_t *top = NULL;
     struct config fresh = {0};
-    enum err rc = read_config(&fresh, top, e);
-    if (rc)
+    enum err rc = json_parse(json, n, &limits, &top, e);
+    if (rc || (rc = read_config(&fresh, top, e)))
         return err_wrap(e, rc, "config.json");
     *c = fresh;
     return OK;

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,6 +11,7 @@
 
 #include "base/auto.h"
 #include "base/buf.h"
+#include "base/json.h"
 
 #define INDEX "model.safetensors.index.json"
 
@@ -41,12 +41,6 @@ static const struct {
     [DTYPE_F64] = {"F64", 8},
 };
 
-static inline void json_fini(json_t **j)
-{
-    json_decref(*j);
-}
-#define AUTO_JSON __attribute__((cleanup(json_fini)))
-
 static inline void safetensors_fini(struct safetensors **s)
 {
     safetensors_free(*s);
@@ -61,31 +55,6 @@ const char *dtype_name(enum dtype t)
 size_t dtype_bytes(enum dtype t)
 {
     return DTYPES[t].n_bytes;
-}
-
-/* Parsed JSON of a stranger's, which cannot be made to take much more memory than its text:
- * before anything is allocated its values are counted. `what` is for messages. */
-static enum err parse_json(const char *what, const char *text, size_t n, json_t **out,
-                           struct error *e)
-{
-    size_t n_marks = 0;
-    bool in_string = false;
-    json_error_t je;
-    for (size_t i = 0; i < n; i++) {
-        char c = text[i];
-        if (in_string && c == '\\')
-            i++;
-        else if (c == '"')
-            in_string = !in_string;
-        else if (!in_string)
-            n_marks += c == ',' || c == ':' || c == '[' || c == '{';
-    }
-    if (n_marks > SAFETENSORS_MAX_MARKS)
-        return err_set(e, ERR_LIMIT, "%s: %zu values, at most %u", what, n_marks,
-                       SAFETENSORS_MAX_MARKS);
-    if (!(*out = json_loadb(text, n, JSON_REJECT_DUPLICATES, &je)))
-        return err_set(e, ERR_FORMAT, "%s, byte %d: %.150s", what, je.position, je.text);
-    return OK;
 }
 
 /* ---- one header ---------------------------------------------------------------------------
@@ -243,10 +212,13 @@ static enum err parse_shard(struct safetensors *s, uint32_t shard, struct error 
         return err_set(e, ERR_FORMAT, "header of %" PRIu64 " bytes in a file of %" PRIu64,
                        n_header, n);
     s->shards[shard].n_header = 8 + n_header;
-    AUTO_JSON json_t *header = NULL;
-    enum err rc = parse_json("header", (const char *)p + 8, (size_t)n_header, &header, e);
+    static const struct json_limits limits = {.max_bytes = SAFETENSORS_MAX_HEADER,
+                                              .max_depth = SAFETENSORS_MAX_DEPTH,
+                                              .max_marks = SAFETENSORS_MAX_MARKS};
+    json_auto_t *header = NULL;
+    enum err rc = json_parse((const char *)p + 8, (size_t)n_header, &limits, &header, e);
     if (rc)
-        return rc;
+        return err_wrap(e, rc, "header");
     if (!json_is_object(header))
         return err_set(e, ERR_FORMAT, "header is no JSON object");
     return add_tensors(s, header, shard, p + 8 + n_header, n - 8 - n_header, e);
@@ -431,9 +403,12 @@ enum err safetensors_open_dir(struct safetensors **out, const char *dir, struct 
     enum err rc = fs_path(path, sizeof(path), e, "%s/" INDEX, dir);
     if (rc || (rc = fs_read_regular(path, &text, e)))
         return rc == ERR_NOTFOUND ? open_one(out, dir, "model.safetensors", e) : rc;
-    AUTO_JSON json_t *index = NULL;
-    if ((rc = parse_json(INDEX, buf_str(&text), text.len, &index, e)))
-        return rc;
+    static const struct json_limits limits = {.max_bytes = SAFETENSORS_MAX_INDEX,
+                                              .max_depth = SAFETENSORS_MAX_DEPTH,
+                                              .max_marks = SAFETENSORS_MAX_MARKS};
+    json_auto_t *index = NULL;
+    if ((rc = json_parse(buf_str(&text), text.len, &limits, &index, e)))
+        return err_wrap(e, rc, INDEX);
     return open_indexed(out, dir, index, e);
 }
 

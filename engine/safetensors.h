@@ -24,10 +24,10 @@
 #define SAFETENSORS_MAX_INDEX (256u << 20)
 #define SAFETENSORS_MAX_TENSORS (1u << 20)
 #define SAFETENSORS_MAX_SHARDS 4096
-/* Marks of a header's or an index's JSON outside of strings, each of , : [ {: a tensor of four
- * dimensions has 14, an entry of an index 2. What is parsed takes at most about 130 bytes for
- * each, however mean it is, so that a file cannot take more than some hundred MB. */
+/* Marks of a header's or an index's JSON (base/json.h): a tensor of four dimensions has 14, an
+ * entry of an index 2. What is parsed takes some hundred MB at most, however mean it is. */
 #define SAFETENSORS_MAX_MARKS 2800000u
+#define SAFETENSORS_MAX_DEPTH 64
 
 enum dtype {
     DTYPE_BF16,

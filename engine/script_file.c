@@ -113,7 +113,8 @@ static enum err read_step(const json_t *line, const struct tokenizer *t, uint32_
 static enum err add_line(struct script *s, const char *line, size_t n,
                          const struct tokenizer *t, uint32_t eos, struct error *e)
 {
-    const struct json_limits limits = {SCRIPT_MAX_BYTES, 4, true};
+    const struct json_limits limits = {
+        .max_bytes = SCRIPT_MAX_BYTES, .max_depth = 4, .allow_nul = true};
     json_auto_t *j = NULL;
     enum err rc = json_parse(line, n, &limits, &j, e);
     if (rc)

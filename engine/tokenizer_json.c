@@ -10,6 +10,7 @@
 
 #define MAX_FILE_BYTES (64u << 20)
 #define MAX_DEPTH 32
+#define MAX_MARKS 4000000 /* of 130,000 tokens and as many merges there are 700,000 */
 
 /* ---- refusing what would tokenise otherwise ------------------------------------------------
  */
@@ -250,8 +251,11 @@ static enum err read_merges(struct tokenizer *t, const json_t *vocab, const json
     AUTO(buf) struct buf left = BUF_INIT(8 * TOKENIZER_MAX_TOKEN_BYTES);
     AUTO(buf) struct buf right = BUF_INIT(4 * TOKENIZER_MAX_TOKEN_BYTES);
     json_t *v;
-    json_array_foreach(merges, i, v) if ((rc = read_merge(t, vocab, v, (uint32_t)i, &left,
-                                                          &right, e))) return rc;
+    json_array_foreach(merges, i, v)
+    {
+        if ((rc = read_merge(t, vocab, v, (uint32_t)i, &left, &right, e)))
+            return rc;
+    }
     return OK;
 }
 
@@ -291,7 +295,8 @@ static enum err fill(struct tokenizer *t, const json_t *root, struct error *e)
 
 enum err tokenizer_parse(struct tokenizer **out, const void *json, size_t n, struct error *e)
 {
-    static const struct json_limits limits = {MAX_FILE_BYTES, MAX_DEPTH, false};
+    static const struct json_limits limits = {
+        .max_bytes = MAX_FILE_BYTES, .max_depth = MAX_DEPTH, .max_marks = MAX_MARKS};
     json_auto_t *root = NULL;
     enum err rc = json_parse(json, n, &limits, &root, e);
     if (rc)

@@ -58,6 +58,31 @@ static void test_refuses(void **state)
     assert_memory_equal(e.msg, "JSON: line 2 column", 19);
 }
 
+/* What is counted is what stands outside of strings, and one more than may be is refused. */
+static void test_marks(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t n_marks;
+    } cases[] = {
+        {"1", 0},
+        {"[]", 1},
+        {"{\"a\":[1,2]}", 4},
+        {"[\",,,::[[{{\\\",\\\\\",\"\"]", 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (size_t max = 1; max < 6; max++) {
+            struct json_limits few = limits;
+            few.max_marks = max;
+            struct error e = {0};
+            json_auto_t *j = NULL;
+            enum err rc = json_parse(cases[i].text, strlen(cases[i].text), &few, &j, &e);
+            assert_int_equal(rc, cases[i].n_marks > max ? ERR_LIMIT : OK);
+            assert_true(!rc == !!j);
+        }
+}
+
 static void test_accepts(void **state)
 {
     (void)state;
@@ -210,9 +235,10 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refuses), cmocka_unit_test(test_accepts),
-        cmocka_unit_test(test_fields),  cmocka_unit_test(test_field_messages),
-        cmocka_unit_test(test_write),   cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_refuses),        cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_accepts),        cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_field_messages), cmocka_unit_test(test_write),
+        cmocka_unit_test(test_no_memory),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
