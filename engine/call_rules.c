@@ -19,6 +19,7 @@ void call_rules_free(struct call_rules *r)
     for (uint32_t i = 0; i < r->n_words; i++)
         free(r->words[i].text);
     free(r->words);
+    free(r->text);
     free(r);
 }
 
@@ -183,6 +184,21 @@ static enum err add_tools(struct call_rules *r, const json_t *functions, struct 
     return rc;
 }
 
+static enum err list_text(struct call_rules *r, struct error *e)
+{
+    r->n_text = tokenizer_size(r->tokenizer);
+    r->text = calloc((r->n_text + (size_t)31) / 32 + 1, sizeof(*r->text));
+    if (!r->text)
+        return err_set(e, ERR_NOMEM, "rules for %u ids", r->n_text);
+    for (uint32_t id = 0; id < r->n_text; id++) {
+        size_t n = 0;
+        bool is_text = tokenizer_bytes(r->tokenizer, id, &n) && n;
+        if (is_text && id != r->mark && id != r->eos)
+            r->text[id / 32] |= 1u << (id % 32);
+    }
+    return OK;
+}
+
 enum err call_rules_new(struct call_rules **out, const json_t *functions,
                         const struct tokenizer *t, struct error *e)
 {
@@ -198,7 +214,7 @@ enum err call_rules_new(struct call_rules **out, const json_t *functions,
     r->tokenizer = t;
     r->mark = ids.dsml;
     r->eos = ids.eos;
-    if ((rc = add_tools(r, functions, e))) {
+    if ((rc = list_text(r, e)) || (rc = add_tools(r, functions, e))) {
         call_rules_free(r);
         return rc;
     }

@@ -27,6 +27,8 @@ struct call_rules {
     uint32_t mark, eos;
     struct rule_word *words; /* tools, then the parameters of each, then values */
     uint32_t n_tools, n_words;
+    /* Ids that are text, mark and EOS left out: bit id % 32 of word id / 32. */
+    uint32_t *text, n_text; /* [ceil(n_text / 32)] */
 };
 
 #endif

@@ -378,3 +378,18 @@ bool constrain_filter_allows(const struct constrain_filter *f, uint32_t id)
         return true;
     return constrain_allows(r, f->state, id);
 }
+
+bool constrain_text_mask(const struct call_rules *r, const struct constrain_state *s,
+                         uint32_t n, uint32_t *words)
+{
+    const uint32_t marks[] = {r->mark, r->eos};
+    size_t n_words = (n + (size_t)31) / 32, n_known = (r->n_text + (size_t)31) / 32;
+    if (!is_free(s))
+        return false;
+    memset(words, 0, n_words * sizeof(*words));
+    memcpy(words, r->text, (n_words < n_known ? n_words : n_known) * sizeof(*words));
+    for (size_t i = 0; i < 2; i++)
+        if (marks[i] < n && constrain_allows(r, s, marks[i]))
+            words[marks[i] / 32] |= 1u << (marks[i] % 32);
+    return true;
+}

@@ -71,6 +71,10 @@ struct constrain_filter {
 void constrain_filter_init(struct constrain_filter *f, const struct call_rules *r,
                            const struct constrain_state *s);
 bool constrain_filter_allows(const struct constrain_filter *f, uint32_t id);
+/* The same as a list, where any text may come (free text, a value that is a string): bit id %
+ * 32 of word id / 32 for each id below n. False: something else is written, nothing is set. */
+bool constrain_text_mask(const struct call_rules *r, const struct constrain_state *s,
+                         uint32_t n, uint32_t *words);
 /* Whether the next id is syntax: the most likely of those allowed is taken. */
 bool constrain_is_greedy(const struct constrain_state *s);
 

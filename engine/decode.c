@@ -5,15 +5,16 @@
 #include <string.h>
 
 #include "engine/sample.h"
+#include "engine/sampler.h"
 
 static_assert(CONFIG_MAX_DRAFT_BLOCK < ENGINE_EVENT_IDS, "what a step decides is one event");
 
-/* Draws the run's token at this position from a row of logits, and notes it. */
-static enum err draw(struct model *m, struct queued *q, const float *row, uint64_t position,
+/* Takes the run's token at this position, drawn from row i of the logits, and notes it. */
+static enum err draw(struct model *m, struct queued *q, uint32_t i, uint64_t position,
                      uint32_t *id, struct error *e)
 {
-    enum err rc = sample_token(&q->sampling, &q->calls, row, m->config.vocab_size, position,
-                               m->sampler, id, e);
+    const float *row = m->work->logits + (size_t)i * m->config.vocab_size;
+    enum err rc = sampler_take(m->sampler, i, &q->sampling, &q->calls, row, position, id, e);
     return rc ? rc : seq_note_id(q, *id, e);
 }
 
@@ -34,16 +35,28 @@ static void note_logprobs(const struct model *m, const struct queued *q, const f
         sample_logprobs(row, m->config.vocab_size, id, q->sampling.top_logprobs - 1, out);
 }
 
+enum err decode_logits(struct model *m, const float *h, uint32_t n, bool crosses,
+                       struct error *e)
+{
+    enum err rc = forward_head(m, h, n, e);
+    if (rc)
+        return rc;
+    sampler_run(m->sampler, m->work->d_logits);
+    return forward_head_end(m, n, crosses, e);
+}
+
 enum err decode_first(struct event_list *l, struct model_seq *s, struct error *e)
 {
     struct model *m = model_of_seq(s);
     struct queued *q = &s->work;
     struct token_logprobs *logprobs = NULL;
     uint32_t id = 0;
-    enum err rc = forward_logits(m, s->last, 1, e);
+    sampler_begin(m->sampler);
+    bool crosses = sampler_add(m->sampler, &q->sampling, &q->calls, s->kv.n_tokens);
+    enum err rc = decode_logits(m, s->last, 1, crosses || q->sampling.top_logprobs, e);
     if (rc || (rc = want_logprobs(q, 1, &logprobs, e)))
         return rc;
-    if ((rc = draw(m, q, m->work->logits, s->kv.n_tokens, &id, e))) {
+    if ((rc = draw(m, q, 0, s->kv.n_tokens, &id, e))) {
         free(logprobs);
         return rc;
     }
@@ -108,6 +121,19 @@ enum err decode_begin(struct part *p, struct run *r, struct error *e)
     return rc ? rc : want_logprobs(q, r->n, &p->logprobs, e);
 }
 
+bool decode_add_rows(struct model *m, const struct part *p, const struct run *r)
+{
+    const struct queued *q = &p->s->work;
+    struct constrain_state calls = q->calls;
+    bool crosses = m->digests || m->observer.logits || q->sampling.top_logprobs;
+    for (uint32_t at = 0; at < r->n; at++) {
+        if (at && q->sampling.rules) /* a guess counts as right: else nobody asks */
+            constrain_feed(q->sampling.rules, &calls, p->ids[at]);
+        crosses |= sampler_add(m->sampler, &q->sampling, &calls, r->pos0 + 1 + at);
+    }
+    return crosses;
+}
+
 /* ---- after the pass -----------------------------------------------------------------------
  */
 
@@ -119,20 +145,20 @@ struct verdict {
 };
 
 /* Draws the token of every position as if there were no guesses, up to the first wrong one. */
-static enum err judge(struct part *p, const struct run *r, const float *logits,
-                      struct verdict *v, struct error *e)
+static enum err judge(struct part *p, const struct run *r, uint32_t first, struct verdict *v,
+                      struct error *e)
 {
     struct model *m = model_of_seq(p->s);
     struct queued *q = &p->s->work;
     *v = (struct verdict){0};
     for (;; v->n_right++) {
         uint32_t at = v->n_right;
-        const float *row = logits + (size_t)at * m->config.vocab_size;
+        const float *row = m->work->logits + (size_t)(first + at) * m->config.vocab_size;
         part_see_row(m, p, r->pos0 + at, row);
         v->reason = end_after(m, q, p->ids[at], q->n_new + at);
         if (v->reason != END_SEGMENT)
             return OK;
-        enum err rc = draw(m, q, row, r->pos0 + 1 + at, &v->next, e);
+        enum err rc = draw(m, q, first + at, r->pos0 + 1 + at, &v->next, e);
         if (rc)
             return rc;
         note_logprobs(m, q, row, v->next, p->logprobs ? &p->logprobs[at] : NULL);
@@ -159,7 +185,7 @@ static void report(struct event_list *l, struct part *p, const struct run *r,
     p->logprobs = NULL;
 }
 
-void decode_end(struct event_list *l, struct part *p, const struct run *r, const float *logits,
+void decode_end(struct event_list *l, struct part *p, const struct run *r, uint32_t first,
                 const float *h)
 {
     struct model_seq *s = p->s;
@@ -167,7 +193,7 @@ void decode_end(struct event_list *l, struct part *p, const struct run *r, const
     struct queued *q = &s->work;
     struct error e = {0};
     struct verdict v;
-    enum err rc = judge(p, r, logits, &v, &e);
+    enum err rc = judge(p, r, first, &v, &e);
     if (rc) {
         part_fail(l, p, rc, &e);
         return;

@@ -5,6 +5,7 @@
 
 #include "engine/forward.h"
 #include "engine/sample.h"
+#include "engine/sampler.h"
 #include "kernels/math.h"
 
 static_assert(CONFIG_MAX_DRAFT_BLOCK < LOGIT_ROWS,
@@ -84,8 +85,9 @@ static enum err guess(struct model *m, const struct draft_ask *ask, const float 
             out->n_cut = ask->n - i;
             break;
         }
-        if ((rc = sample_token(ask->how, &calls, row, c->vocab_size,
-                               ask->s->kv.n_tokens + 1 + i, m->sampler, &out->ids[i], e)))
+        if ((rc =
+                 sample_token(ask->how, &calls, row, c->vocab_size, ask->s->kv.n_tokens + 1 + i,
+                              sampler_scratch(m->sampler), &out->ids[i], e)))
             return err_wrap(e, rc, "draft %u", i);
         if (ask->how->rules)
             constrain_feed(ask->how->rules, &calls, out->ids[i]);

@@ -343,7 +343,7 @@ void forward_commit(struct model *m, const struct run *r, uint32_t n)
         r->kv->n_tokens = r->pos0 + n;
 }
 
-enum err forward_logits(struct model *m, const float *h, uint32_t n, struct error *e)
+enum err forward_head(struct model *m, const float *h, uint32_t n, struct error *e)
 {
     const struct config *c = &m->config;
     assert(n <= LOGIT_ROWS);
@@ -362,8 +362,20 @@ enum err forward_logits(struct model *m, const float *h, uint32_t n, struct erro
                                           .y = m->work->d_logits,
                                           .n = n,
                                           .in = m->rounding.product});
-    work_to_host(m, m->work->logits, m->work->d_logits,
-                 (size_t)n * c->vocab_size * sizeof(float));
-    rc = m->k.sync(&m->k, e);
+    return OK;
+}
+
+enum err forward_head_end(struct model *m, uint32_t n, bool crosses, struct error *e)
+{
+    if (crosses)
+        work_to_host(m, m->work->logits, m->work->d_logits,
+                     (size_t)n * m->config.vocab_size * sizeof(float));
+    enum err rc = m->k.sync(&m->k, e);
     return rc ? rc : forward_check_weights(m, e);
+}
+
+enum err forward_logits(struct model *m, const float *h, uint32_t n, struct error *e)
+{
+    enum err rc = forward_head(m, h, n, e);
+    return rc ? rc : forward_head_end(m, n, true, e);
 }

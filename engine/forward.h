@@ -112,5 +112,9 @@ void forward_product(struct model *m, const struct k_weight *w, const float *x, 
 /* Logits of n <= LOGIT_ROWS collapsed rows h [n][D] (before the final norm), into w->logits.
  * Waits for the backend. ERR_NOMEM, ERR_GPU, or as forward_check_weights(). */
 NODISCARD enum err forward_logits(struct model *m, const float *h, uint32_t n, struct error *e);
+/* In its two halves: queued, into w->d_logits; then waited for, and on the host if `crosses`.
+ * What lies between them may use w->d_logits. */
+NODISCARD enum err forward_head(struct model *m, const float *h, uint32_t n, struct error *e);
+NODISCARD enum err forward_head_end(struct model *m, uint32_t n, bool crosses, struct error *e);
 
 #endif

@@ -11,7 +11,7 @@
 #include "engine/forward.h"
 #include "engine/gpu.h"
 #include "engine/kv_gather.h"
-#include "engine/sample.h"
+#include "engine/sampler.h"
 #include "engine/token_map.h"
 #include "kernels/cuda.h"
 
@@ -38,6 +38,7 @@ static void model_free(struct engine *engine)
     kv_pages_free(m->kv_pages);
     tier_files_close(m->files);
     weights_fini(&m->weights);
+    sampler_free(m->sampler);
     if (m->k.free) {
         m->k.free(&m->k, m->rope_plain);
         m->k.free(&m->k, m->rope_yarn);
@@ -47,7 +48,6 @@ static void model_free(struct engine *engine)
     safetensors_free(m->st);
     tokenizer_free(m->tokenizer);
     free(m->token_map);
-    free(m->sampler);
     free(m->pending_view);
     free(m->name);
     free(m);
@@ -449,12 +449,10 @@ static enum err open_all(struct model *m, const char *dir, const struct engine_o
         (rc = open_tiers(m, dir, o, e)) || (rc = open_text(m, dir, e)) ||
         (rc = make_rope(m, false, &m->rope_plain, e)) ||
         (rc = make_rope(m, true, &m->rope_yarn, e)) || (rc = describe(m, dir, o, e)) ||
-        (rc = open_kv(m, o, e)) || (rc = reserve_work(m, e)))
+        (rc = open_kv(m, o, e)) || (rc = reserve_work(m, e)) ||
+        (rc = sampler_new(&m->sampler, &m->k, m->config.vocab_size, e)) ||
+        (rc = limit_memory(m, o, e)))
         return rc;
-    if ((rc = limit_memory(m, o, e)))
-        return rc;
-    if (!(m->sampler = malloc(m->config.vocab_size * sizeof(*m->sampler))))
-        return err_set(e, ERR_NOMEM, "sampler");
     return m->k.sync(&m->k, e);
 }
 

@@ -20,7 +20,7 @@ struct kv_pages;
 struct experts;
 struct model_seq;
 struct run;
-struct k_sample_entry;
+struct sampler;
 struct work;
 
 /* Where the precision mode rounds; everything that is not named here stays f32. */
@@ -72,7 +72,7 @@ struct model {
     struct model_seq *seqs; /* list of all living sequences, newest first */
     /* Whose turn it is, so that nobody starves: for the chunk of a step, for a token. */
     struct model_seq *next_chunk, *next_turn;
-    struct k_sample_entry *sampler; /* [vocab] scratch */
+    struct sampler *sampler;
     struct observer observer;
     float *pending_view; /* of engine_read_pending(); NULL: not asked for */
     atomic_bool interrupted;

@@ -5,10 +5,12 @@
 #include "engine/ahead.h"
 #include "engine/chunk.h"
 #include "engine/decode.h"
+#include "engine/sampler.h"
 
 /* Most sequences of one pass. */
 #define MAX_PARTS DRAFT_MAX_ASKS
 
+static_assert(LOGIT_ROWS <= K_SAMPLE_ROWS, "all rows of logits are drawn from at once");
 static_assert(1 + MAX_PARTS <= BATCH_MAX_RUNS, "a list has room for all runs of a step");
 
 /* Most tokens of a step in which somebody generates: its tokens come one a step. Those that
@@ -33,19 +35,21 @@ static void end_decode(struct model *m, struct event_list *l, struct part *parts
                        const struct batch *batch, const struct run *runs, uint32_t n)
 {
     struct error e = {0};
-    uint32_t dim = m->config.dim, vocab = m->config.vocab_size;
     for (uint32_t i = 0, next; i < n; i = next) {
         uint32_t n_rows = 0, at = 0, none;
-        for (next = i; next < n && n_rows + runs[next].n <= LOGIT_ROWS; next++)
+        bool crosses = false;
+        sampler_begin(m->sampler);
+        for (next = i; next < n && n_rows + runs[next].n <= LOGIT_ROWS; next++) {
             n_rows += runs[next].n;
+            crosses |= decode_add_rows(m, &parts[next], &runs[next]);
+        }
         const float *h = forward_rows(m, batch, &runs[i], &none);
-        enum err rc = forward_logits(m, h, n_rows, &e);
+        enum err rc = decode_logits(m, h, n_rows, crosses, &e);
         for (uint32_t k = i; k < next; at += runs[k++].n)
             if (rc)
                 part_fail(l, &parts[k], rc, &e);
             else
-                decode_end(l, &parts[k], &runs[k], m->work->logits + (size_t)at * vocab,
-                           h + (size_t)at * dim);
+                decode_end(l, &parts[k], &runs[k], at, h + (size_t)at * m->config.dim);
     }
 }
 

@@ -273,13 +273,23 @@ static void check_problems(const struct chat_parser *p)
     }
 }
 
-/* What decides quickly for all of a vocabulary decides the same. */
+/* What decides quickly for all of a vocabulary decides the same, and so does the list of what
+ * may come where any text may, of any number of ids. */
 static void check_filter(const struct fixture *f, const struct constrain_state *s)
 {
     struct constrain_filter filter;
+    uint32_t mask[MAX_VOCAB / 32 + 2];
     constrain_filter_init(&filter, f->rules, s);
     for (uint32_t i = 0; i < f->n; i++)
         assert_int_equal(constrain_filter_allows(&filter, i), constrain_allows(f->rules, s, i));
+    for (uint32_t n = f->n - 1; n <= f->n + 33 && n <= MAX_VOCAB; n += 34) {
+        mask[(n + 31) / 32] = 77;
+        assert_int_equal(constrain_text_mask(f->rules, s, n, mask), filter.is_free);
+        for (uint32_t i = 0; i < n && filter.is_free; i++)
+            assert_int_equal(mask[i / 32] >> (i % 32) & 1,
+                             i < f->n && constrain_allows(f->rules, s, i));
+        assert_int_equal(mask[(n + 31) / 32], 77);
+    }
 }
 
 /* One run of random logits; counts its calls. */
