@@ -14,7 +14,8 @@
 #define NO_SLOT UINT32_MAX
 #define N_STAGING 8 /* slots in flight where what is read has to be copied to the backend */
 
-enum slot_state { SLOT_EMPTY, SLOT_LOADING, SLOT_READY };
+/* COMING: read, and on its way from memory to home. */
+enum slot_state { SLOT_EMPTY, SLOT_LOADING, SLOT_COMING, SLOT_READY };
 
 struct slot {
     uint8_t *memory; /* slot_bytes that are read into; NULL: not taken yet, or given back */
@@ -26,6 +27,7 @@ struct slot {
     bool is_out;        /* handed out by the last experts_next() */
     float log_weight;   /* log2 of the decayed number of choices ... */
     uint64_t run;       /* ... at this run of its layer */
+    uint64_t used;      /* the choice in which what is queued may have begun to use home */
     struct tier_request part[N_PARTS];
     struct k_expert view; /* w1.data and so on point into memory */
 };
@@ -46,6 +48,9 @@ struct experts {
     size_t slot_bytes;
     uint8_t *staging[N_STAGING]; /* buffers that no slot has; all of them are pinned */
     uint32_t n_staging, n_made;
+    struct slot *coming[N_STAGING];
+    uint32_t n_coming;
+    uint64_t choice;    /* how many there have been */
     struct slot *slots; /* [n_slots] */
     uint32_t n_slots;
     uint32_t *slot_of; /* [n_layers][most]: where an expert is, or NO_SLOT */
@@ -149,6 +154,8 @@ void experts_free(struct experts *x)
     if (!x)
         return;
     tier_fini(&x->tier);
+    if (x->n_coming && x->k->upload_end(x->k, NULL))
+        x->n_coming = 0; /* the device is lost, and nothing reads the buffers */
     for (uint32_t i = 0; i < x->n_slots; i++) {
         if (x->is_copied && x->slots[i].memory)
             x->staging[x->n_staging++] = x->slots[i].memory;
@@ -260,7 +267,7 @@ static struct slot *find_room(struct experts *x)
         struct slot *s = &x->slots[i];
         if (s->state == SLOT_EMPTY)
             return s;
-        if (s->state == SLOT_LOADING || s->is_wanted)
+        if (s->state != SLOT_READY || s->is_wanted)
             continue;
         float weight = floorf(weight_now(x, s));
         bool is_farther = best && distance(x, s) > distance(x, best);
@@ -286,6 +293,7 @@ static enum err take_copied(struct experts *x, struct slot *s, struct error *e)
     if (!s->home) {
         if (!(s->home = x->k->alloc(x->k, x->slot_bytes)))
             return err_set(e, ERR_NOMEM, "%zu bytes for an expert", x->slot_bytes);
+        s->used = x->choice; /* it is zeroed in its turn, as an op */
         tier_count(&x->tier.resident_bytes, x->slot_bytes);
     }
     if (!x->n_staging) {
@@ -300,19 +308,65 @@ static enum err take_copied(struct experts *x, struct slot *s, struct error *e)
     return OK;
 }
 
-/* What was read is the backend's now, and the buffer free. */
-static void copy_home(struct experts *x, struct slot *s)
+/* What was read becomes the backend's: beside the ops, or, where they may still use what was in
+ * the slot, behind them. False: not begun. */
+static bool send(struct experts *x, struct slot *s, bool beside)
 {
-    struct k_expert *v = &s->view;
-    const void **at[N_PARTS] = {&v->w1.data, (const void **)(void *)&v->w1.scale,
-                                &v->w2.data, (const void **)(void *)&v->w2.scale,
-                                &v->w3.data, (const void **)(void *)&v->w3.scale};
     size_t offset = 0;
     for (int i = 0; i < N_PARTS; i++) {
-        x->k->copy_in(x->k, s->home + offset, *at[i], s->part[i].n_bytes);
-        *at[i] = s->home + offset;
-        offset += tier_room(s->part[i].n_bytes);
+        const struct tier_request *q = &s->part[i];
+        if (!beside)
+            x->k->copy_in(x->k, s->home + offset, q->memory + q->skip, q->n_bytes);
+        else if (!x->k->upload(x->k, s->home + offset, q->memory + q->skip, q->n_bytes))
+            return false;
+        offset += tier_room(q->n_bytes);
     }
+    return true;
+}
+
+/* The slot is what ops may read, and its buffer is free. */
+static void arrive(struct experts *x, struct slot *s)
+{
+    struct k_expert *v = &s->view;
+    const uint8_t *at[N_PARTS], *home = s->home;
+    for (int i = 0; i < N_PARTS; i++) {
+        at[i] = home;
+        home += tier_room(s->part[i].n_bytes);
+    }
+    v->w1.data = at[0], v->w1.scale = at[1];
+    v->w2.data = at[2], v->w2.scale = at[3];
+    v->w3.data = at[4], v->w3.scale = at[5];
+    s->state = SLOT_READY;
+    x->staging[x->n_staging++] = s->memory;
+    s->memory = NULL;
+}
+
+/* All that come are there. ERR_GPU: none of them. */
+static enum err arrive_all(struct experts *x, struct error *e)
+{
+    enum err rc = x->k->upload_end(x->k, e);
+    for (uint32_t i = 0; i < x->n_coming; i++) {
+        arrive(x, x->coming[i]);
+        if (rc)
+            forget(x, x->coming[i]);
+    }
+    x->n_coming = 0;
+    return rc;
+}
+
+static enum err go_home(struct experts *x, struct slot *s, struct error *e)
+{
+    if (s->used != x->choice && send(x, s, true)) {
+        s->state = SLOT_COMING;
+        x->coming[x->n_coming++] = s;
+        return OK;
+    }
+    /* Some parts may have been begun: nothing else may touch them before they have ended. */
+    enum err rc = s->used != x->choice ? arrive_all(x, e) : OK;
+    if (!rc)
+        (void)send(x, s, false);
+    arrive(x, s);
+    return rc;
 }
 
 static enum err take_memory(struct experts *x, struct slot *s, struct error *e)
@@ -399,13 +453,11 @@ static enum err settle(struct experts *x, struct slot *s, struct error *e)
     s->view.w3.data = at[4], s->view.w3.scale = at[5];
     if (!rc)
         rc = experts_check(x->c, s->layer, s->expert, &s->view, e);
-    if (x->is_copied) {
-        if (!rc)
-            copy_home(x, s);
-        x->staging[x->n_staging++] = s->memory;
-        s->memory = NULL;
-    }
     s->state = SLOT_READY;
+    if (x->is_copied && !rc)
+        rc = go_home(x, s, e);
+    else if (x->is_copied)
+        arrive(x, s);
     if (rc)
         forget(x, s);
     return rc;
@@ -461,6 +513,7 @@ enum err experts_choose(struct experts *x, uint32_t layer, const int32_t *chosen
                         struct error *e)
 {
     drop_choice(x);
+    x->choice++;
     x->layer = layer;
     x->runs[layer]++;
     memset(x->only, 0, (size_t)x->most + 1);
@@ -503,6 +556,7 @@ static size_t hand_out(struct experts *x)
         if (s->state != SLOT_READY)
             continue;
         s->is_out = true;
+        s->used = x->choice;
         x->only[s->expert] = 1;
         x->view[s->expert] = s->view;
         n++;
@@ -519,7 +573,7 @@ enum err experts_next(struct experts *x, struct experts_ready *out, struct error
         if ((rc = load_missing(x, e)) || (rc = collect(x, false, e)))
             break;
         if (!(n = hand_out(x)))
-            rc = collect(x, true, e);
+            rc = x->n_coming ? arrive_all(x, e) : collect(x, true, e);
     }
     if (rc) {
         drop_choice(x);

@@ -17,7 +17,9 @@
  * about equals (the same power of two) goes the one whose layer comes again last.
  *
  * Where the backend cannot read what the disk writes, a slot is the backend's memory, and what
- * was read is copied there from one of a few buffers. `experts` of experts_ready then holds
+ * was read is copied there from one of a few buffers, beside the ops that compute the shared
+ * expert and those that were there. Behind them only where they may be using that very slot: a
+ * choice was read back from the backend, so nothing that was queued before it still does. `experts` of experts_ready then holds
  * sizes and types of all experts, and memory of those that are there.
  *
  * Belongs to the engine's thread. */

@@ -95,7 +95,7 @@ struct kernels {
     void (*copy_in)(struct kernels *k, void *dst, const void *src, size_t bytes);
     void (*copy_out)(struct kernels *k, void *dst, const void *src, size_t bytes);
     void (*copy)(struct kernels *k, void *dst, const void *src, size_t bytes);
-    /* The same as copy_in beside the ops, and from any thread, one at a time: neither src nor
+    /* The same as copy_in beside the ops, and from any threads: neither src nor
      * dst may be touched before upload_end(), which the table's thread calls, and which waits
      * for all there are, whoever began them. False: this one was not begun, and is for copy_in
      * to make and to tell of. ERR_GPU: the device is lost, with all of them. */

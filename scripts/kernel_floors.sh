@@ -45,6 +45,7 @@ function row(kernel, what, shared, ops, bytes, tensor, work, blocks, clocks, t, 
 END {
     print "| kernel | shape | GFLOP | MB | floor us | registers | shared bytes | tensor cores | predicted |"
     print "|---|---|---|---|---|---|---|---|---|"
+    V = 129280
     for (s = 1; s <= 2; s++) {
         n = s == 1 ? 1 : 2048
         t = n " token" (n > 1 ? "s" : "")
@@ -68,6 +69,17 @@ END {
         e = n * TOP < EXPERTS ? n * TOP : EXPERTS
         row("moe_mma", t ", 6 of 384 FP4, w1 w3 w2", n * TOP > 16 * EXPERTS ? 15360 : 6400, 6 * n * TOP * INTER * D, e * 3 * INTER * D * 17 / 32 + n * 2 * D * 4, 1, 3 * moe(n * TOP, e, INTER, D), e * INTER / 64)
         row("engram_gate_stream", t, 16, 10 * n * HC * D, n * (3 * HC + 1) * D * 4, 0, n * HC * D * 30, n * HC)
+    }
+    # Draws; double is half as fast as float. In the order: 66 exchanges of pairs, then six merges, of which
+    # one is a row here. A sum is one block a row: its rounds of 4,096 terms, and about twenty where the
+    # place of the sum changes, each two scans of a warp and one of warps.
+    for (n = 1; n <= 16; n += 15) {
+        t = n " row" (n > 1 ? "s" : "") ", 129,280 ids"; parts = n * ceil(V / 2048)
+        row("sample_look", t, 128, 0, n * V * 4, 0, n * V * 25, parts)
+        row("sample_weigh", t, 128, 45 * n * V, n * V * 12, 0, n * V * 150, parts)
+        row("sample_sort", t, 24576, 0, n * V * 20, 0, n * V * 66 / 2 * 14, parts)
+        row("sample_merge", t ", one of six", 0, 0, n * V * 24, 0, n * V * 17 * 10, parts)
+        row("sample_draw", t, 528, n * V, n * V * 8, 0, 0, n, (ceil(V / 4096) + 20) * 700)
     }
 }
 # Instructions of staging (expanding a weight: 4.5 a value, an input: 1.5) and of fragments and products.

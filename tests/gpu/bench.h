@@ -51,6 +51,8 @@ void bench_ceilings(struct bench *b);
 void bench_cublas(struct bench *b);
 /* One layer at prefill 2048 and 8192, decode 1, 16 and 64. */
 void bench_layer(struct bench *b);
+/* Draws from 1 and 16 rows of the released model's vocabulary. */
+void bench_draw(struct bench *b);
 /* The state of 1,048,576 tokens into the device, whole and bounded. */
 void bench_resume(struct bench *b);
 

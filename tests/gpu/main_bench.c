@@ -155,6 +155,7 @@ int main(int argc, char **argv)
         bench_ceilings(&b);
         bench_cublas(&b);
         bench_layer(&b);
+        bench_draw(&b);
         bench_resume(&b);
     }
     kernels_fini(&b.k);
