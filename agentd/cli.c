@@ -201,8 +201,7 @@ static enum err pick(const json_t *sessions, const char *key, json_t **out, stru
     size_t i, n = 0;
     json_t *s, *found = NULL;
     char names[160] = "";
-    json_array_foreach(sessions, i, s)
-    {
+    json_array_foreach(sessions, i, s) {
         int f = fit(s, key);
         if (f == 2) {
             *out = s;
@@ -233,11 +232,11 @@ static enum err pick_here(const json_t *sessions, json_t **out, struct error *e)
     json_t *s;
     if (!cwd)
         return err_sys(e, errno, "current folder");
-    json_array_foreach(sessions, i, s) if (!strcmp(cli_str(s, "cwd"), cwd))
-    {
-        *out = s;
-        return OK;
-    }
+    json_array_foreach(sessions, i, s)
+        if (!strcmp(cli_str(s, "cwd"), cwd)) {
+            *out = s;
+            return OK;
+        }
     return err_set(e, ERR_NOTFOUND, "no session was used in %.160s", cwd);
 }
 

@@ -68,8 +68,7 @@ static void print_all(const json_t *list, bool origin)
     const char *section = "";
     const json_t *x;
     size_t i;
-    json_array_foreach(list, i, x)
-    {
+    json_array_foreach(list, i, x) {
         if (strcmp(section, cli_str(x, "section")))
             printf("[%s]\n", cli_str(x, "section"));
         section = cli_str(x, "section");

@@ -80,8 +80,7 @@ static void print_tools(const struct cli_options *o, const json_t *answer)
         cli_json_print(stdout, answer, o->json);
         return;
     }
-    json_array_foreach(json_object_get(answer, "tools"), i, t)
-    {
+    json_array_foreach(json_object_get(answer, "tools"), i, t) {
         printf("%-12.40s ", cli_str(t, "name"));
         cli_text_print_head(stdout, cli_str(t, "description"), 1, 200, "");
     }
@@ -117,8 +116,7 @@ static void print_approvals(const struct cli_options *o, const json_t *answer)
         cli_json_print(stdout, answer, true);
         return;
     }
-    json_array_foreach(json_object_get(answer, "approvals"), i, a)
-    {
+    json_array_foreach(json_object_get(answer, "approvals"), i, a) {
         if (o->jsonl) {
             cli_json_print(stdout, a, false);
             continue;
@@ -165,8 +163,7 @@ static enum err find_approval(struct cli *x, const char *key, const json_t *list
     size_t i, n = 0;
     if (cli_resolve(x, key, id, &session, NULL))
         id[0] = 0;
-    json_array_foreach(json_object_get(list, "approvals"), i, a)
-    {
+    json_array_foreach(json_object_get(list, "approvals"), i, a) {
         const char *approval = cli_str(a, "approvalId");
         if (strncmp(approval, key, strlen(key)) && strcmp(cli_str(a, "sessionId"), id))
             continue;

@@ -208,8 +208,7 @@ static void print_children(const json_t *list, const char *parent, unsigned dept
 {
     json_t *s;
     size_t i;
-    json_array_foreach(list, i, s)
-    {
+    json_array_foreach(list, i, s) {
         if (strcmp(cli_str(s, "parentId"), parent))
             continue;
         print_one(s, depth);
@@ -222,7 +221,9 @@ static const json_t *find_id(const json_t *list, const char *id)
 {
     const json_t *s;
     size_t i;
-    json_array_foreach(list, i, s) if (*id && !strcmp(cli_str(s, "id"), id)) return s;
+    json_array_foreach(list, i, s)
+        if (*id && !strcmp(cli_str(s, "id"), id))
+            return s;
     return NULL;
 }
 
@@ -231,8 +232,7 @@ static void name_parents(json_t *list)
 {
     json_t *s;
     size_t i;
-    json_array_foreach(list, i, s)
-    {
+    json_array_foreach(list, i, s) {
         const json_t *parent = find_id(list, cli_str(s, "parent"));
         json_object_set_new(s, "parentId", json_string(parent ? cli_str(parent, "id") : ""));
         json_object_set_new(
@@ -263,7 +263,8 @@ int cli_log(int argc, char **argv)
     else if (o.graph)
         print_children(list, "", 0);
     else
-        json_array_foreach(list, i, s) print_one(s, 0);
+        json_array_foreach(list, i, s)
+            print_one(s, 0);
     cli_close(&x);
     return code;
 }

@@ -41,8 +41,7 @@ static void print_stats(const json_t *stats)
     const json_t *s;
     size_t i;
     print_sum(stats);
-    json_array_foreach(json_object_get(stats, "sessions"), i, s)
-    {
+    json_array_foreach(json_object_get(stats, "sessions"), i, s) {
         char tokens[CLI_FIGURE_BYTES], held[CLI_FIGURE_BYTES], own[CLI_FIGURE_BYTES];
         if (i == 0)
             printf("%-24s %12s %16s %16s %8s\n", "NAME", "TOKENS", "BYTES", "ITS OWN", "USES");
@@ -146,8 +145,7 @@ static void print_fsck(const json_t *answer)
     bool repair = json_is_true(json_object_get(answer, "repair"));
     const json_t *x;
     size_t i;
-    json_array_foreach(json_object_get(answer, "findings"), i, x)
-    {
+    json_array_foreach(json_object_get(answer, "findings"), i, x) {
         bool nothing = !strcmp(cli_str(x, "action"), "none");
         printf("%-9s ", cli_str(x, "kind"));
         cli_text_print(stdout, cli_str(x, "what"));

@@ -29,8 +29,7 @@ static void print_hits(const struct cli *x, const json_t *answer)
 {
     json_t *h;
     size_t i;
-    json_array_foreach(json_object_get(answer, "hits"), i, h)
-    {
+    json_array_foreach(json_object_get(answer, "hits"), i, h) {
         printf("%s@%lld  %s  ", cli_str(h, "name"), (long long)cli_int(h, "seq"),
                cli_str(h, "kind"));
         cli_text_print(stdout, cli_str(h, "snippet"));

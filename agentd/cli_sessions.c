@@ -98,8 +98,7 @@ static int print_sessions(const json_t *list, const struct ps_options *o)
     json_auto_t *shown = json_array();
     json_t *s;
     size_t i;
-    json_array_foreach(json_object_get(list, "sessions"), i, s)
-    {
+    json_array_foreach(json_object_get(list, "sessions"), i, s) {
         if (!o->all && !strcmp(cli_str(s, "state"), "idle"))
             continue;
         json_array_append(shown, s);
@@ -285,8 +284,7 @@ static int print_usage(const json_t *answer)
     size_t i;
     printf("%-10s %10s %10s %10s %10s %10s %10s %10s %10s\n", "TURN", "PROMPT", "RESIDENT",
            "RESTORED", "RECOMPUTED", "RELOST", "PREFILLED", "DECODED", "REPLAYED");
-    json_array_foreach(json_object_get(answer, "turns"), i, turn)
-    {
+    json_array_foreach(json_object_get(answer, "turns"), i, turn) {
         char number[24];
         snprintf(number, sizeof number, "%zu", i + 1);
         print_usage_row(number, json_object_get(turn, "ledger"));

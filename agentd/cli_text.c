@@ -130,8 +130,7 @@ void cli_fields_print(FILE *f, const json_t *j, int indent)
     const json_t *v;
     size_t i;
     if (json_is_array(j)) {
-        json_array_foreach(j, i, v)
-        {
+        json_array_foreach(j, i, v) {
             fprintf(f, "%*s- ", indent, "");
             if (json_is_object(v) || json_is_array(v)) {
                 fputs("\n", f);

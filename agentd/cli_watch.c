@@ -320,8 +320,7 @@ static enum err act(struct watch *w, const char *id, bool *acted, struct error *
     enum err rc = cli_call(w->cli, "approval/list", json_object(), &list, e);
     if (rc)
         return rc;
-    json_array_foreach(json_object_get(list, "approvals"), i, a)
-    {
+    json_array_foreach(json_object_get(list, "approvals"), i, a) {
         if (strcmp(cli_str(a, "sessionId"), id))
             continue;
         if (!on_terminal)

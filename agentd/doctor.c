@@ -166,8 +166,7 @@ void doctor_sandbox(struct doctor *d, const struct doctor_places *p)
         return;
     }
     doctor_line(d, DOCTOR_OK, "sandbox", NULL, "tools can run commands, confined as follows");
-    json_object_foreach(layers, layer, v)
-    {
+    json_object_foreach(layers, layer, v) {
         const char *text = json_is_string(v) ? json_string_value(v) : "";
         snprintf(name, sizeof name, "sandbox.%.48s", layer);
         doctor_line(d, is_missing(layer, text) ? DOCTOR_WARN : DOCTOR_OK, name, NULL, "%s",

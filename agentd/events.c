@@ -255,8 +255,7 @@ static void batch_done(struct job *j)
         sub->gap_due = true;
         go_live(sub);
     } else {
-        json_array_foreach(b->messages, i, m)
-        {
+        json_array_foreach(b->messages, i, m) {
             json_t *seq = json_object_get(json_object_get(m, "params"), "seq");
             if (!send_event(sub, json_incref(m)))
                 break; /* goes on in events_peer_drained */

@@ -48,8 +48,7 @@ static enum err read_bias(const json_t *o, struct logit_bias **out, uint32_t *n_
     struct logit_bias *list = calloc(json_object_size(map) + 1, sizeof(*list));
     if (!list)
         return err_set(e, ERR_NOMEM, "logitBias");
-    json_object_foreach(map, key, value)
-    {
+    json_object_foreach(map, key, value) {
         double v = json_number_value(value);
         if (!rc && (!json_is_number(value) || !(fabs(v) <= MAX_BIAS)))
             rc = err_set(e, ERR_INVAL, "\"logitBias\".\"%.20s\": want a number of -100 to 100",

@@ -130,8 +130,7 @@ static json_t *join(json_t *choices)
     json_t *one;
     size_t i;
 
-    json_array_foreach(choices, i, one)
-    {
+    json_array_foreach(choices, i, one) {
         json_t *word = json_object_get(one, "const");
         if (word)
             json_array_append(words, word);

@@ -332,8 +332,7 @@ const json_t *session_config_function(const struct session_config *c, const char
     const json_t *list = json_object_get(c->json, "functions"), *f;
     size_t i;
 
-    json_array_foreach(list, i, f)
-    {
+    json_array_foreach(list, i, f) {
         const char *s = json_string_value(json_object_get(f, "name"));
         if (s && strcmp(s, name) == 0)
             return f;
@@ -351,7 +350,8 @@ const json_t *session_config_client_tool(const struct session_config *c, const c
     const json_t *list = json_object_get(c->json, "clientTools"), *v;
     size_t i;
 
-    json_array_foreach(list, i, v) if (strcmp(json_string_value(v), name) ==
-                                       0) return session_config_function(c, name);
+    json_array_foreach(list, i, v)
+        if (strcmp(json_string_value(v), name) == 0)
+            return session_config_function(c, name);
     return NULL;
 }

@@ -65,8 +65,7 @@ static enum err read_run(struct ids *out, const json_t *list, struct error *e)
     size_t i;
     enum err rc = OK;
 
-    json_array_foreach(list, i, v)
-    {
+    json_array_foreach(list, i, v) {
         json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
         if (id < 0 || id >= UINT32_MAX)
             return err_set(e, ERR_CORRUPT, "compaction: run[%zu] is no token id", i);

@@ -29,8 +29,7 @@ static enum err print_todo(const json_t *list, struct buf *out, struct error *e)
     size_t i;
     enum err rc = json_array_size(list) ? OK : buf_add_str(out, "[the list is empty]\n", e);
 
-    json_array_foreach(list, i, item)
-    {
+    json_array_foreach(list, i, item) {
         const char *status = json_string_value(json_object_get(item, "status"));
         const json_t *text = json_object_get(item, "text");
         char mark = !strcmp(status, "done") ? 'x' : !strcmp(status, "active") ? '>' : ' ';
@@ -50,8 +49,7 @@ static enum err check_todo(const json_t *items, struct error *e)
     const json_t *item;
     size_t i;
 
-    json_array_foreach(items, i, item)
-    {
+    json_array_foreach(items, i, item) {
         const json_t *text = json_object_get(item, "text");
         if (strlen(json_string_value(text)) != json_string_length(text))
             return err_set(e, ERR_INVAL, "todo: arguments.items[%zu].text: holds a NUL byte",

@@ -85,8 +85,7 @@ enum err steers_read(struct turn *t, const json_t *list, struct error *e)
     const json_t *entry;
     size_t i;
 
-    json_array_foreach(list, i, entry)
-    {
+    json_array_foreach(list, i, entry) {
         AUTO(buf) struct buf text = BUF_INIT(RPC_MAX_LINE);
         const char *item = NULL, *s = NULL, *message = NULL;
         size_t n = 0;

@@ -20,8 +20,7 @@ static enum err read_ids(const json_t *list, uint32_t vocab, struct ids *out, st
     size_t i;
     enum err rc = OK;
 
-    json_array_foreach(list, i, v)
-    {
+    json_array_foreach(list, i, v) {
         json_int_t id = json_integer_value(v);
         if (!json_is_integer(v) || id < 0 || id >= (json_int_t)vocab)
             return err_set(e, ERR_INVAL, "ids[%zu]: want an id below %u", i, vocab);
@@ -111,8 +110,7 @@ enum err user_prompt_read_text(const json_t *params, struct buf *out, struct err
 
     if (rc)
         return rc;
-    json_array_foreach(list, i, part)
-    {
+    json_array_foreach(list, i, part) {
         const char *type = NULL, *text = NULL;
         size_t len = 0;
         if (!json_is_object(part))

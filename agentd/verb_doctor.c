@@ -76,8 +76,7 @@ static void print_lines(const struct doctor *d)
 {
     const json_t *line;
     size_t i;
-    json_array_foreach(d->lines, i, line)
-    {
+    json_array_foreach(d->lines, i, line) {
         printf("%-5s %-22s ", json_string_value(json_object_get(line, "status")),
                json_string_value(json_object_get(line, "name")));
         cli_text_print(stdout, json_string_value(json_object_get(line, "text")));

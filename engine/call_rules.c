@@ -62,8 +62,7 @@ static enum err add_parameters(struct call_rules *r, uint32_t tool, const json_t
     uint32_t first = r->n_words;
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)properties, key, value)
-    {
+    json_object_foreach((json_t *)(uintptr_t)properties, key, value) {
         if (!fits_a_tag(key) || r->n_words - first == CONSTRAIN_MAX_PARAMETERS)
             continue;
         enum err rc = add_word(r, key, e);
@@ -154,8 +153,7 @@ static const json_t *function_called(const json_t *functions, const char *name)
 {
     const json_t *f;
     size_t i;
-    json_array_foreach(functions, i, f)
-    {
+    json_array_foreach(functions, i, f) {
         const char *own = json_string_value(json_object_get(f, "name"));
         if (own && !strcmp(own, name))
             return f;
@@ -168,8 +166,7 @@ static enum err add_tools(struct call_rules *r, const json_t *functions, struct 
     const json_t *f;
     size_t i;
     enum err rc = OK;
-    json_array_foreach(functions, i, f)
-    {
+    json_array_foreach(functions, i, f) {
         const char *name = json_string_value(json_object_get(f, "name"));
         if (!rc && name && fits_a_tag(name))
             rc = add_word(r, name, e);

@@ -335,8 +335,7 @@ static enum err add_arguments(const struct chat_ids *ids, struct prompt *p, cons
     bool first = true;
     const char *name;
     json_t *value;
-    json_object_foreach(object, name, value)
-    {
+    json_object_foreach(object, name, value) {
         if (!rc && !first)
             rc = prompt_add_str(p, "\n", e);
         if (!rc)

@@ -103,8 +103,7 @@ static enum err dump_object(const json_t *v, unsigned depth, struct buf *out, st
     const char *key;
     json_t *value;
     json_t *object = json_incref((json_t *)(uintptr_t)v); /* the iterator wants it mutable */
-    json_object_foreach(object, key, value)
-    {
+    json_object_foreach(object, key, value) {
         if (!rc)
             rc = buf_add_str(out, sep, e);
         if (!rc)

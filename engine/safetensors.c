@@ -182,8 +182,7 @@ static enum err add_tensors(struct safetensors *s, json_t *header, uint32_t shar
     size_t first = s->n_tensors;
     const char *name;
     json_t *v;
-    json_object_foreach(header, name, v)
-    {
+    json_object_foreach(header, name, v) {
         if (!strcmp(name, "__metadata__"))
             continue;
         struct tensor t = {.shard = shard};
@@ -316,8 +315,7 @@ static enum err shard_names(const json_t *map, const char ***out, size_t *n_out,
         return err_set(e, ERR_NOMEM, "weight_map of %zu", n);
     const char *key;
     json_t *v;
-    json_object_foreach((json_t *)(uintptr_t)map, key, v)
-    {
+    json_object_foreach((json_t *)(uintptr_t)map, key, v) {
         const char *s = json_string_value(v);
         if (!s || !*s || *s == '.' || strchr(s, '/'))
             return err_set(e, ERR_FORMAT, "weight_map: %.100s is in no plain file", key);
@@ -342,8 +340,7 @@ static enum err check_index(const struct safetensors *s, const json_t *map, stru
 {
     const char *key;
     json_t *v;
-    json_object_foreach((json_t *)(uintptr_t)map, key, v)
-    {
+    json_object_foreach((json_t *)(uintptr_t)map, key, v) {
         const struct tensor *t = safetensors_find(s, key);
         if (!t)
             return err_set(e, ERR_FORMAT, "tensor %.100s is in the index, not in %.60s", key,

@@ -19,8 +19,7 @@ static enum err check_fields(const json_t *line, struct error *e)
                                         "token_ms", "stall_ms", "crash"};
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)line, key, value)
-    {
+    json_object_foreach((json_t *)(uintptr_t)line, key, value) {
         size_t i = 0;
         while (i < sizeof known / sizeof *known && strcmp(key, known[i]))
             i++;
@@ -45,8 +44,7 @@ static enum err read_listed_ids(const json_t *list, uint32_t n_vocab, struct ids
 {
     size_t i;
     json_t *v;
-    json_array_foreach(list, i, v)
-    {
+    json_array_foreach(list, i, v) {
         json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
         if (id < 0 || id >= n_vocab)
             return err_set(e, ERR_FORMAT, "\"ids\"[%zu]: want an integer 0..%u", i,

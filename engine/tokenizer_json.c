@@ -134,8 +134,7 @@ static enum err read_added(struct tokenizer *t, const json_t *root, struct error
     if (list && !json_is_array(list))
         return err_set(e, ERR_FORMAT, "added_tokens: want an array");
     size_t i;
-    json_array_foreach(list, i, v)
-    {
+    json_array_foreach(list, i, v) {
         enum err rc = read_added_token(t, v, i, e);
         if (rc)
             return rc;
@@ -171,8 +170,7 @@ static enum err read_vocab(struct tokenizer *t, json_t *vocab, struct error *e)
 {
     const char *spelling;
     json_t *v;
-    json_object_foreach(vocab, spelling, v)
-    {
+    json_object_foreach(vocab, spelling, v) {
         uint32_t id = 0;
         enum err rc = read_id(v, "model.vocab", &id, e);
         if (rc)
@@ -251,8 +249,7 @@ static enum err read_merges(struct tokenizer *t, const json_t *vocab, const json
     AUTO(buf) struct buf left = BUF_INIT(8 * TOKENIZER_MAX_TOKEN_BYTES);
     AUTO(buf) struct buf right = BUF_INIT(4 * TOKENIZER_MAX_TOKEN_BYTES);
     json_t *v;
-    json_array_foreach(merges, i, v)
-    {
+    json_array_foreach(merges, i, v) {
         if ((rc = read_merge(t, vocab, v, (uint32_t)i, &left, &right, e)))
             return rc;
     }

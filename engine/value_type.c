@@ -26,8 +26,7 @@ static uint8_t types_named(const json_t *type)
     size_t i;
     if (!json_array_size(type))
         return type_named(json_string_value(type));
-    json_array_foreach(type, i, one)
-    {
+    json_array_foreach(type, i, one) {
         all |= type_named(json_string_value(one));
     }
     return all;
@@ -85,8 +84,7 @@ static uint8_t types_of_list(const json_t *list, bool all_of, unsigned depth)
     size_t i;
     if (!json_array_size(list))
         return TYPE_ANY;
-    json_array_foreach(list, i, one)
-    {
+    json_array_foreach(list, i, one) {
         uint8_t t = types_at(one, depth + 1);
         types = all_of ? types & t : types | t;
     }

@@ -394,8 +394,8 @@ static enum err pack_result(struct fidelity *f, json_t **out, struct error *e)
 {
     size_t i;
     json_t *c;
-    json_array_foreach(f->checks, i, c) f->equal =
-        f->equal && json_is_true(json_object_get(c, "equal"));
+    json_array_foreach(f->checks, i, c)
+        f->equal = f->equal && json_is_true(json_object_get(c, "equal"));
     *out = json_pack("{s:I, s:I, s:s?, s:O, s:O, s:O, s:O, s:O?, s:b}", "length",
                      (json_int_t)f->o->length, "continuation", (json_int_t)f->o->continuation,
                      "numerics", f->c.m ? engine_describe(f->c.m)->layout->numerics : NULL,

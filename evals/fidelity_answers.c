@@ -315,8 +315,7 @@ static enum err add_check(const struct answers *s, const char *kind, const char 
     json_int_t n = 0, rows = 0, other = 0, replayed = 0, position = 0;
     size_t i;
     json_t *p;
-    json_array_foreach(s->probes, i, p)
-    {
+    json_array_foreach(s->probes, i, p) {
         const json_t *a = json_object_get(json_object_get(p, "arms"), arm);
         if (!a || strcmp(json_string_value(json_object_get(p, "kind")), kind) != 0)
             continue;

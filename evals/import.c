@@ -69,8 +69,7 @@ static enum err add_answers(struct item *out, const json_t *o, const char *field
     enum err rc = json_need_arr(o, field, &list, e);
     if (rc)
         return rc;
-    json_array_foreach(list, i, answer)
-    {
+    json_array_foreach(list, i, answer) {
         if (!rc)
             rc = add_answer(out, answer, e);
     }
@@ -123,8 +122,7 @@ static enum err read_mrcr(const struct import *x, const json_t *line, struct ite
         rc = json_parse(text, n, &limits, &messages, e);
     if (!rc && !json_array_size(messages))
         rc = err_set(e, ERR_FORMAT, "\"prompt\": want the text of an array of messages");
-    json_array_foreach(messages, i, message)
-    {
+    json_array_foreach(messages, i, message) {
         if (!rc)
             rc = add_message(out, message, i + 1 == json_array_size(messages), e);
     }
@@ -307,8 +305,7 @@ static enum err read_array(const char *path, struct import *x, bool *is_array, s
         rc = json_parse(buf_str(&text), text.len, &limits, &all, e);
     if (rc)
         return err_wrap(e, rc, "%s", path);
-    json_array_foreach(all, i, line)
-    {
+    json_array_foreach(all, i, line) {
         rc = add_item(x, line, e);
         if (rc)
             return err_wrap(e, rc, "%s, element %zu", path, i);

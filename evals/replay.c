@@ -269,10 +269,11 @@ static enum err count_lost(struct replay *p, struct error *e)
         client_call(p->s.c, "session/usage", json_pack("{s:s}", "id", p->id), &usage, e);
     if (rc)
         return rc;
-    json_array_foreach(json_object_get(usage, "turns"), i, t) json_object_set(
-        seen, json_string_value(json_object_get(t, "turnId")), json_object_get(t, "ledger"));
-    json_array_foreach(p->turns, i, t) p->r.n_lost +=
-        !json_is_object(json_object_get(seen, json_string_value(t)));
+    json_array_foreach(json_object_get(usage, "turns"), i, t)
+        json_object_set(seen, json_string_value(json_object_get(t, "turnId")),
+                        json_object_get(t, "ledger"));
+    json_array_foreach(p->turns, i, t)
+        p->r.n_lost += !json_is_object(json_object_get(seen, json_string_value(t)));
     return OK;
 }
 

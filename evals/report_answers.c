@@ -34,8 +34,7 @@ static struct tally count(const json_t *probes, const struct group *g)
     struct tally t = {0};
     size_t i;
     json_t *p;
-    json_array_foreach(probes, i, p)
-    {
+    json_array_foreach(probes, i, p) {
         const char *kind = json_string_value(json_object_get(p, "kind"));
         if (!kind || strcmp(kind, g->kind) != 0 ||
             (g->to > 0 &&
@@ -80,8 +79,7 @@ static size_t find_bins(const json_t *probes, struct group bins[MAX_BINS])
 {
     size_t n = 0, i;
     json_t *p;
-    json_array_foreach(probes, i, p)
-    {
+    json_array_foreach(probes, i, p) {
         const struct group g = {
             .kind = "distance", .from = field_number(p, "from"), .to = field_number(p, "to")};
         size_t at = n;

@@ -27,8 +27,7 @@ static enum err table(struct buf *out, const json_t *arms, struct error *e)
         "<th>P90, ms</th><th>restored</th><th>recomputed</th><th>relost</th><th>prefilled</th>"
         "<th>kills</th><th>turns lost</th></tr>\n",
         e);
-    json_array_foreach(arms, i, a)
-    {
+    json_array_foreach(arms, i, a) {
         char timeout[32] = "never";
         if (rc)
             return rc;
@@ -90,8 +89,7 @@ static enum err counted_table(struct buf *out, const json_t *counted, struct err
         field_number(counted, "sessions"), field_number(counted, "steps"),
         field_number(counted, "prefix_p50"), field_number(counted, "input_p50"),
         field_number(counted, "output_p50"));
-    json_array_foreach(json_object_get(counted, "arms"), i, a)
-    {
+    json_array_foreach(json_object_get(counted, "arms"), i, a) {
         if (rc)
             return rc;
         rc = counted_row(out, a, e);
@@ -105,8 +103,7 @@ static enum err chart(struct buf *out, const json_t *arms, const char *field, co
     double x[2][MAX_ARMS], y[2][MAX_ARMS];
     size_t n[2] = {0, 0}, i;
     json_t *a;
-    json_array_foreach(arms, i, a)
-    {
+    json_array_foreach(arms, i, a) {
         const int k = forgets(a);
         const double t = field_number(a, "timeout_ms") / 1e3;
         if (n[k] == MAX_ARMS)

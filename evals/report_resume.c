@@ -44,8 +44,7 @@ static enum err checks(struct buf *out, const json_t *length, struct error *e)
         "<th>resident</th><th>restored</th><th>recomputed</th><th>relost</th>"
         "<th>prefilled</th></tr>\n",
         e);
-    json_array_foreach(json_object_get(length, "checks"), i, c)
-    {
+    json_array_foreach(json_object_get(length, "checks"), i, c) {
         if (rc)
             return rc;
         rc = check_row(out, c, e);
@@ -64,8 +63,7 @@ static enum err curve_table(struct buf *out, const json_t *length, struct error 
                               "mean</th><th>KL, max</th><th>logit, max</th><th>top-1</th>"
                               "<th>top-20</th><th>near ties</th><th>real</th></tr>\n",
                               e);
-    json_array_foreach(json_object_get(length, "curve"), i, c)
-    {
+    json_array_foreach(json_object_get(length, "curve"), i, c) {
         if (rc)
             return rc;
         rc = buf_printf(out, e,
@@ -116,8 +114,7 @@ static enum err chart(struct buf *out, const json_t *lengths, const char *list,
     char names[SVG_MAX_LINES][32];
     size_t i, n = 0;
     json_t *l;
-    json_array_foreach(lengths, i, l)
-    {
+    json_array_foreach(lengths, i, l) {
         if (n == SVG_MAX_LINES || !json_array_size(json_object_get(l, list)))
             continue;
         snprintf(names[n], sizeof names[n], "%lld tokens", figure(l, "length"));
@@ -169,8 +166,7 @@ static enum err write_page(struct buf *out, const json_t *results, struct error 
         rc = chart(out, lengths, "curve", "from", &by_tokens, e);
     if (!rc)
         rc = chart(out, lengths, "cycles", "cycle", &by_cycles, e);
-    json_array_foreach(lengths, i, l)
-    {
+    json_array_foreach(lengths, i, l) {
         if (rc)
             return rc;
         rc = buf_printf(out, e, "<h2>%lld tokens: %s%s</h2>\n", figure(l, "length"),

@@ -102,8 +102,7 @@ static enum err read_cells(struct report *r, struct error *e)
     json_t *cell;
     char task[SUITE_ID_BYTES];
     uint64_t length;
-    json_array_foreach(json_object_get(r->results, "cells"), i, cell)
-    {
+    json_array_foreach(json_object_get(r->results, "cells"), i, cell) {
         if (!split(field_text(cell, "cell"), task, &length))
             return err_set(e, ERR_FORMAT, "results.json: cell \"%.60s\"",
                            field_text(cell, "cell"));
@@ -241,8 +240,7 @@ static enum err draw_curve(struct buf *out, const struct report *r, struct error
             y[k][i] = low[k][i] = high[k][i] = NAN;
         }
     }
-    json_array_foreach(json_object_get(r->results, "cells"), i, cell)
-    {
+    json_array_foreach(json_object_get(r->results, "cells"), i, cell) {
         char name[SUITE_ID_BYTES];
         uint64_t length = 0;
         const json_t *score = json_object_get(cell, "score");
@@ -290,8 +288,7 @@ static enum err score_rows(struct buf *out, const struct report *r, const char *
     size_t i;
     json_t *cell;
     enum err rc = OK;
-    json_array_foreach(json_object_get(r->results, "cells"), i, cell)
-    {
+    json_array_foreach(json_object_get(r->results, "cells"), i, cell) {
         if (!rc)
             rc = buf_add_str(out, begin, e);
         if (!rc)
@@ -324,8 +321,8 @@ static enum err draw_waterfall(struct buf *out, const struct report *r, struct e
     json_t *t;
     for (size_t k = 0; k < N; k++) {
         double sum = 0;
-        json_array_foreach(r->timings, i, t) sum +=
-            field_number(json_object_get(json_object_get(t, "ledger"), "ms"), stages[k]);
+        json_array_foreach(r->timings, i, t)
+            sum += field_number(json_object_get(json_object_get(t, "ledger"), "ms"), stages[k]);
         sum /= (double)json_array_size(r->timings);
         bars[k] = (struct svg_bar){stages[k], at, at + sum};
         at += sum;
@@ -344,7 +341,8 @@ static enum err cost(struct buf *out, const struct report *r, struct error *e)
     json_t *t;
     if (!ms)
         return err_set(e, ERR_NOMEM, "no memory for timings");
-    json_array_foreach(r->timings, i, t) ms[i] = field_number(t, "ms");
+    json_array_foreach(r->timings, i, t)
+        ms[i] = field_number(t, "ms");
     qsort(ms, n, sizeof *ms, compare_double);
     enum err rc = buf_printf(out, e,
                              "<h2>Cost</h2>\n<p>%zu timed samples; P50 %.1f ms, P90 %.1f "
@@ -352,8 +350,8 @@ static enum err cost(struct buf *out, const struct report *r, struct error *e)
                              n, ms[(n - 1) / 2], ms[(n - 1) * 9 / 10]);
     for (size_t k = 0; k < sizeof fields / sizeof *fields && !rc; k++) {
         double sum = 0;
-        json_array_foreach(r->timings, i, t) sum +=
-            field_number(json_object_get(t, "ledger"), fields[k]);
+        json_array_foreach(r->timings, i, t)
+            sum += field_number(json_object_get(t, "ledger"), fields[k]);
         rc = buf_printf(out, e, "<tr><td>%s</td><td>%.0f</td></tr>\n", fields[k], sum);
     }
     if (!rc)

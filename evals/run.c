@@ -93,11 +93,9 @@ static enum err keep_record(void *user, const json_t *record, struct error *e)
         snprintf(r->id, sizeof r->id, "%s", text_of(record, "run"));
         const char *field;
         json_t *mine;
-        json_object_foreach(
-            r->key, field,
-            mine) if (!json_equal(json_object_get(key, field),
-                                  mine)) return err_set(e, ERR_CONFLICT,
-                                                        "the run's \"%s\" was another", field);
+        json_object_foreach(r->key, field, mine)
+            if (!json_equal(json_object_get(key, field), mine))
+                return err_set(e, ERR_CONFLICT, "the run's \"%s\" was another", field);
         return OK;
     }
     if (!*id)
@@ -268,8 +266,7 @@ static void describe(struct run *r, const json_t *object, struct context *x)
     *x = (struct context){.object = object,
                           .samples = json_object_get(r->samples, text_of(object, "id"))};
     x->is_shared = json_array_size(x->samples) > 1;
-    json_array_foreach(x->samples, i, sample)
-    {
+    json_array_foreach(x->samples, i, sample) {
         json_int_t n = json_integer_value(json_object_get(sample, "max_tokens"));
         x->max_tokens = (json_int_t)x->max_tokens < n ? (uint32_t)n : x->max_tokens;
         x->n_missing += !json_object_get(r->answered, text_of(sample, "id"));
@@ -358,8 +355,7 @@ static enum err do_context(void *user, json_t *object, struct error *e)
     if (!x.n_missing)
         return OK;
     enum err rc = x.is_shared ? ingest(r, &x, e) : OK;
-    json_array_foreach(x.samples, i, sample)
-    {
+    json_array_foreach(x.samples, i, sample) {
         if (rc)
             return rc;
         bool done = json_object_get(r->answered, text_of(sample, "id")) != NULL;
@@ -452,10 +448,10 @@ static enum err plan_context(void *user, json_t *object, struct error *e)
     if (x.n_missing)
         d->plan.prefill_tokens +=
             (uint64_t)json_integer_value(json_object_get(object, "n_tokens"));
-    json_array_foreach(x.samples, i,
-                       sample) if (!json_object_get(d->run.answered, text_of(sample, "id")))
-        d->plan.decode_tokens +=
-        (uint64_t)json_integer_value(json_object_get(sample, "max_tokens"));
+    json_array_foreach(x.samples, i, sample)
+        if (!json_object_get(d->run.answered, text_of(sample, "id")))
+            d->plan.decode_tokens +=
+                (uint64_t)json_integer_value(json_object_get(sample, "max_tokens"));
     return OK;
 }
 

@@ -146,8 +146,7 @@ static enum err read_answers(const json_t *list, struct wordlist *out, struct er
 {
     size_t i;
     const json_t *v;
-    json_array_foreach(list, i, v)
-    {
+    json_array_foreach(list, i, v) {
         if (!json_is_string(v))
             return err_set(e, ERR_FORMAT, "\"answers\"[%zu]: want a text", i);
         enum err rc = wordlist_add(out, json_string_value(v), json_string_length(v), e);

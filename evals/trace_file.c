@@ -19,8 +19,7 @@ static enum err read_blocks(const json_t *list, uint64_t *out, struct error *e)
 {
     size_t i;
     const json_t *v;
-    json_array_foreach(list, i, v)
-    {
+    json_array_foreach(list, i, v) {
         if (!json_is_integer(v) || json_integer_value(v) < 0)
             return err_set(e, ERR_FORMAT,
                            "\"hash_ids\"[%zu]: want a number that is not negative", i);

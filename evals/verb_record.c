@@ -92,8 +92,7 @@ static enum err add_turns(struct recording *r, const json_t *turns, struct error
     uint32_t n = 0;
     json_int_t ended = 0;
     enum err rc = OK;
-    json_array_foreach(turns, i, t)
-    {
+    json_array_foreach(turns, i, t) {
         const char *id = json_string_value(json_object_get(t, "turnId"));
         const json_t *l = json_object_get(t, "ledger");
         const json_int_t begun = id ? figure(r->begins, id) : 0;
@@ -141,8 +140,7 @@ static enum err record_all(struct client *c, struct recording *r, const struct o
     if (rc || o->n_args)
         return rc;
     rc = client_call(c, "session/list", NULL, &list, e);
-    json_array_foreach(json_object_get(list, "sessions"), i, s)
-    {
+    json_array_foreach(json_object_get(list, "sessions"), i, s) {
         const char *id = json_string_value(json_object_get(s, "id"));
         if (!rc && id)
             rc = record_session(c, r, id, e);

@@ -59,12 +59,10 @@ static enum err load_thresholds(const char *path, json_t **out, struct error *e)
         return err_wrap(e, rc, "%s", path);
     if (!json_is_object(all) || !json_object_size(all))
         return err_set(e, ERR_FORMAT, "%s: want an object of patterns", path);
-    json_object_foreach(all, pattern, t)
-    {
+    json_object_foreach(all, pattern, t) {
         if (!json_is_object(t) || !json_object_size(t))
             return err_set(e, ERR_FORMAT, "%s: \"%.60s\": want thresholds", path, pattern);
-        json_object_foreach(t, field, v)
-        {
+        json_object_foreach(t, field, v) {
             size_t k = 0;
             while (k < sizeof known / sizeof *known && strcmp(field, known[k]))
                 k++;
@@ -108,11 +106,9 @@ static bool judge_all(const json_t *results, const json_t *thresholds, double *m
     json_t *t, *cell;
     size_t i, n_cells = 0;
     bool good = true;
-    json_object_foreach((json_t *)(uintptr_t)thresholds, pattern, t)
-    {
+    json_object_foreach((json_t *)(uintptr_t)thresholds, pattern, t) {
         size_t n = 0;
-        json_array_foreach(json_object_get(results, "cells"), i, cell)
-        {
+        json_array_foreach(json_object_get(results, "cells"), i, cell) {
             if (fnmatch(pattern, field_text(cell, "cell"), 0))
                 continue;
             n++;

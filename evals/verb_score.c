@@ -49,8 +49,7 @@ static void print_table(const json_t *results)
     for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
         printf("  %s", counts[k]);
     printf("\n");
-    json_array_foreach(json_object_get(results, "cells"), i, cell)
-    {
+    json_array_foreach(json_object_get(results, "cells"), i, cell) {
         printf("%-36s", json_string_value(json_object_get(cell, "cell")));
         print_mean(json_object_get(cell, "score"));
         print_mean(json_object_get(cell, "answered"));

@@ -118,8 +118,7 @@ static void print_checks(const json_t *result)
 {
     size_t i;
     json_t *c;
-    json_array_foreach(json_object_get(result, "checks"), i, c)
-    {
+    json_array_foreach(json_object_get(result, "checks"), i, c) {
         printf("%-6lld %-2s %-56s %8lld  %7lld rows  %s",
                (long long)json_integer_value(json_object_get(result, "length")),
                json_string_value(json_object_get(c, "arm")),
@@ -152,8 +151,7 @@ static void print_answers(const json_t *result)
     json_t *p;
     for (size_t k = 0; k < 9; k++) {
         unsigned n = 0, right = 0, same = 0, action = 0, c_right = 0;
-        json_array_foreach(json_object_get(result, "answers"), i, p)
-        {
+        json_array_foreach(json_object_get(result, "answers"), i, p) {
             const json_t *a = json_object_get(json_object_get(p, "arms"), arms[k % 3]);
             if (!a || strcmp(json_string_value(json_object_get(p, "kind")), kinds[k / 3]) != 0)
                 continue;

@@ -167,8 +167,7 @@ enum err wordlist_load_json(struct wordlist *l, const char *path, struct error *
         return err_wrap(e, rc, "word list %s", path);
     const char *key;
     json_t *word;
-    json_object_foreach(object, key, word)
-    {
+    json_object_foreach(object, key, word) {
         const char *text = json_string_value(word);
         if (!text || strchr(text, '\n'))
             return err_set(e, ERR_FORMAT, "word list %s: \"%.40s\": want a word", path, key);

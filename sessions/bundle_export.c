@@ -232,9 +232,11 @@ static void redact_json(struct bundle_exporter *x, const char *field, json_t *j)
     if (json_is_string(j)) {
         redact_string(x, field, j);
     } else if (json_is_object(j)) {
-        json_object_foreach(j, key, v) redact_json(x, key, v);
+        json_object_foreach(j, key, v)
+            redact_json(x, key, v);
     } else {
-        json_array_foreach(j, i, v) redact_json(x, field, v);
+        json_array_foreach(j, i, v)
+            redact_json(x, field, v);
     }
 }
 

@@ -142,8 +142,7 @@ static enum err check_type(struct check *c, const json_t *type, const json_t *v)
     } else if (json_is_array(type)) {
         size_t i, len = 0;
         json_t *one;
-        json_array_foreach(type, i, one)
-        {
+        json_array_foreach(type, i, one) {
             const char *name = json_string_value(one);
             if (!name)
                 continue;
@@ -165,8 +164,7 @@ static enum err check_enum(struct check *c, const json_t *values, const json_t *
     size_t i, len = 0;
     json_t *one;
     char want[128] = "", found[SNIPPET_BYTES + 8], item[SNIPPET_BYTES + 8];
-    json_array_foreach(values, i, one)
-    {
+    json_array_foreach(values, i, one) {
         if (c->steps == 0)
             return step(c, 0);
         c->steps--;
@@ -236,8 +234,7 @@ static enum err check_array(struct check *c, const json_t *schema, const json_t 
         return rc;
     size_t i;
     json_t *one;
-    json_array_foreach(v, i, one)
-    {
+    json_array_foreach(v, i, one) {
         size_t len = path_push(c, NULL, i);
         rc = check_value(c, items, one, depth + 1);
         if (rc)
@@ -251,8 +248,7 @@ static enum err check_required(struct check *c, const json_t *required, const js
 {
     size_t i;
     json_t *name;
-    json_array_foreach(required, i, name)
-    {
+    json_array_foreach(required, i, name) {
         enum err rc = step(c, 0);
         if (rc)
             return rc;
@@ -270,8 +266,7 @@ static void property_names(const json_t *properties, char *out, size_t cap)
     const char *key;
     json_t *sub;
     out[0] = '\0';
-    json_object_foreach(iterable(properties), key, sub)
-    {
+    json_object_foreach(iterable(properties), key, sub) {
         if (len < cap)
             len += (size_t)snprintf(out + len, cap - len, "%s%.40s", len ? ", " : "", key);
     }
@@ -286,8 +281,7 @@ static enum err check_object(struct check *c, const json_t *schema, const json_t
     const json_t *rest = json_object_get(schema, "additionalProperties");
     const char *key;
     json_t *member;
-    json_object_foreach(iterable(v), key, member)
-    {
+    json_object_foreach(iterable(v), key, member) {
         const json_t *sub = json_object_get(properties, key);
         if (!sub && json_is_false(rest)) {
             char names[120];
@@ -310,8 +304,7 @@ static enum err check_any_of(struct check *c, const json_t *any, const json_t *v
     struct error *out = c->e;
     size_t i, len = strlen(c->path);
     json_t *one;
-    json_array_foreach(any, i, one)
-    {
+    json_array_foreach(any, i, one) {
         struct error now;
         c->e = &now;
         enum err rc = check_value(c, one, v, depth + 1);
@@ -370,13 +363,11 @@ static bool too_deep(const json_t *v, int depth)
     size_t i;
     const char *key;
     json_t *one;
-    json_array_foreach(v, i, one)
-    {
+    json_array_foreach(v, i, one) {
         if (too_deep(one, depth + 1))
             return true;
     }
-    json_object_foreach(iterable(v), key, one)
-    {
+    json_object_foreach(iterable(v), key, one) {
         if (too_deep(one, depth + 1))
             return true;
     }
@@ -444,8 +435,7 @@ static enum err valid_children(struct check *c, const json_t *list, int depth)
     }
     const char *key;
     json_t *one;
-    json_object_foreach(iterable(list), key, one)
-    {
+    json_object_foreach(iterable(list), key, one) {
         size_t len = path_push(c, key, 0);
         if ((rc = valid_schema(c, one, depth + 1)))
             return rc;

@@ -102,8 +102,7 @@ static void a_restore_is_measured(void **state)
         const json_t *pairs = json_object_get(j, "pairs"), *p;
         assert_int_equal(json_array_size(pairs), 3);
         size_t i;
-        json_array_foreach(pairs, i, p)
-        {
+        json_array_foreach(pairs, i, p) {
             assert_true(figure(p, "raw_bytes_per_s") > 0);
             assert_true(figure(p, "first_ms") <= figure(p, "whole_ms"));
             double rate = read / (figure(p, "whole_ms") / 1e3);

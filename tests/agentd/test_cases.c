@@ -78,8 +78,7 @@ test_codex_7517_ollama_7881_litellm_33678_agno_8880_fastagent_26_rapid_mlx_1373_
     const char *key;
     json_t *n;
     size_t i;
-    json_object_foreach(c.results, key, n)
-    {
+    json_object_foreach(c.results, key, n) {
         assert_true(strlen(key) > 26); /* of the turn, and of the place in it */
         assert_int_equal(json_integer_value(n), 1);
     }

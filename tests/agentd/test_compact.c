@@ -54,8 +54,7 @@ static int count_items(const json_t *list, const char *kind, const char *part)
     const json_t *ev;
     size_t i;
     int n = 0;
-    json_array_foreach(list, i, ev)
-    {
+    json_array_foreach(list, i, ev) {
         const json_t *item = json_object_get(ev, "item");
         assert_int_equal(int_of(ev, "seq"), i + 1);
         n += !strcmp(text_of(item, "kind"), kind) && strstr(text_of(item, "text"), part);
@@ -130,9 +129,9 @@ static void check_session(struct daemon_fixture *d, struct client *c, const char
     json_auto_t *list = daemon_call(c, "session/list", json_object());
     const json_t *s;
     size_t i;
-    json_array_foreach(json_object_get(list, "sessions"), i,
-                       s) if (strcmp(text_of(s, "id"), id) != 0)
-        snprintf(kept, sizeof kept, "%s", text_of(s, "id"));
+    json_array_foreach(json_object_get(list, "sessions"), i, s)
+        if (strcmp(text_of(s, "id"), id) != 0)
+            snprintf(kept, sizeof kept, "%s", text_of(s, "id"));
     assert_int_equal(json_array_size(json_object_get(list, "sessions")), 2);
     assert_int_equal(count_items(all, "note", "compacted: "), 1);
     assert_int_equal(count_items(all, "note", "Write a summary"), 1);
@@ -284,8 +283,7 @@ static const char *result_of(const json_t *list, const char *suffix)
     const json_t *ev;
     const char *found = "";
     size_t i;
-    json_array_foreach(list, i, ev)
-    {
+    json_array_foreach(list, i, ev) {
         const json_t *item = json_object_get(ev, "item");
         const char *id = text_of(item, "id");
         size_t n = strlen(id), m = strlen(suffix);
@@ -300,8 +298,8 @@ static int count_errors(const json_t *list, const char *part)
     const json_t *ev;
     size_t i;
     int n = 0;
-    json_array_foreach(list, i, ev) n +=
-        strstr(text_of(json_object_get(ev, "error"), "message"), part) != NULL;
+    json_array_foreach(list, i, ev)
+        n += strstr(text_of(json_object_get(ev, "error"), "message"), part) != NULL;
     return n;
 }
 

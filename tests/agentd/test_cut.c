@@ -205,10 +205,10 @@ static void test_claude_code_92849_40027_compact_twice_then_walk(void **state)
     json_auto_t *list = daemon_call(c, "session/list", json_object());
     const json_t *s;
     size_t i;
-    json_array_foreach(json_object_get(list, "sessions"), i,
-                       s) if (strcmp(text_of(s, "id"), id) != 0)
-        json_decref(
-            daemon_call(c, "session/delete", json_pack("{s:s}", "id", text_of(s, "id"))));
+    json_array_foreach(json_object_get(list, "sessions"), i, s)
+        if (strcmp(text_of(s, "id"), id) != 0)
+            json_decref(
+                daemon_call(c, "session/delete", json_pack("{s:s}", "id", text_of(s, "id"))));
     daemon_kill(&d);
     client_free(c);
     daemon_start(&d, NULL);

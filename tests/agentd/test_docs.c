@@ -136,13 +136,13 @@ static void check_fields(const char *page, json_t *schema)
     const char *key;
     json_t *value;
     size_t i;
-    json_object_foreach(json_object_get(schema, "properties"), key, value)
-    {
+    json_object_foreach(json_object_get(schema, "properties"), key, value) {
         if (!has_word(page, key))
             fail_msg("the page does not have the field %s", key);
         check_fields(page, value);
     }
-    json_array_foreach(json_object_get(schema, "anyOf"), i, value) check_fields(page, value);
+    json_array_foreach(json_object_get(schema, "anyOf"), i, value)
+        check_fields(page, value);
     if (json_object_get(schema, "items"))
         check_fields(page, json_object_get(schema, "items"));
 }
@@ -151,13 +151,13 @@ static void check_section(const char *page, const json_t *document, const char *
 {
     const char *name, *field;
     json_t *one, *schema;
-    json_object_foreach(json_object_get(document, section), name, one)
-    {
+    json_object_foreach(json_object_get(document, section), name, one) {
         char want[96] = ".TP\n.B ";
         add_escaped(want, sizeof want, name);
         assert_has(page, want);
         check_fields(page, one);
-        json_object_foreach(one, field, schema) check_fields(page, schema);
+        json_object_foreach(one, field, schema)
+            check_fields(page, schema);
     }
 }
 

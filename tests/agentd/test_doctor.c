@@ -36,8 +36,7 @@ static const json_t *line(const char *name)
 {
     json_t *l;
     size_t i;
-    json_array_foreach(json_object_get(report, "lines"), i, l)
-    {
+    json_array_foreach(json_object_get(report, "lines"), i, l) {
         if (!strcmp(json_string_value(json_object_get(l, "name")), name))
             return l;
     }
@@ -122,8 +121,7 @@ static void test_the_sandbox_is_the_launchers(void **state)
     enum err rc = tools_probe(t.tools, TOOL_MODE_WORKSPACE_WRITE, t.ws, &layers, &e);
     assert_int_equal(look("--store", t.ws), rc ? EXIT_FAILED : EXIT_DONE);
     assert_string_equal(status("sandbox"), rc ? "fail" : "ok");
-    json_object_foreach(layers, layer, v)
-    {
+    json_object_foreach(layers, layer, v) {
         snprintf(name, sizeof name, "sandbox.%.40s", layer);
         assert_string_equal(field(name, "text"), json_string_value(v));
     }

@@ -224,8 +224,7 @@ static void check_calls(const struct daemon_fixture *d, const char *id, bool is_
     while (json_array_size(t.events) < (size_t)last)
         (void)!client_poll(c, 100, NULL);
     client_free(c);
-    json_array_foreach(t.events, i, ev)
-    {
+    json_array_foreach(t.events, i, ev) {
         const json_t *item = json_object_get(ev, "item");
         const char *call = text_of(item, "callId"), *status = text_of(item, "status");
         assert_int_equal(int_of(ev, "seq"), i + 1);
@@ -301,9 +300,10 @@ static void check_prefix(const json_t *before, const json_t *after)
 {
     size_t i;
     json_t *ev;
-    json_array_foreach(before, i, ev) if (!json_equal(ev, json_array_get(after, i)))
-        fail_msg("event %zu was %s, is %s", i, json_dumps(ev, 0),
-                 json_dumps(json_array_get(after, i), 0));
+    json_array_foreach(before, i, ev)
+        if (!json_equal(ev, json_array_get(after, i)))
+            fail_msg("event %zu was %s, is %s", i, json_dumps(ev, 0),
+                     json_dumps(json_array_get(after, i), 0));
 }
 
 /* ---- a tool loop ------------------------------------------------------------------ */

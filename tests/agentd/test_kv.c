@@ -28,9 +28,9 @@ static json_t *space_of(struct client *c, const char *id)
     json_auto_t *stats = daemon_call(c, "kv/stats", NULL);
     json_t *s, *found = NULL;
     size_t i;
-    json_array_foreach(json_object_get(stats, "sessions"), i,
-                       s) if (strcmp(json_string_value(json_object_get(s, "id")), id) == 0)
-        found = json_incref(s);
+    json_array_foreach(json_object_get(stats, "sessions"), i, s)
+        if (strcmp(json_string_value(json_object_get(s, "id")), id) == 0)
+            found = json_incref(s);
     return found;
 }
 

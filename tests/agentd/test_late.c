@@ -77,9 +77,9 @@ static json_int_t minimum(struct client *c)
     json_auto_t *s = daemon_call(c, "model/status", NULL);
     const json_t *t;
     size_t i;
-    json_array_foreach(json_object_get(s, "tiers"), i,
-                       t) if (!strcmp(text_of(t, "name"), "kv")) return int_of(t,
-                                                                               "minimumBytes");
+    json_array_foreach(json_object_get(s, "tiers"), i, t)
+        if (!strcmp(text_of(t, "name"), "kv"))
+            return int_of(t, "minimumBytes");
     fail_msg("no kv tier");
     return 0;
 }

@@ -28,9 +28,9 @@ static void start(struct daemon_fixture *d, char *budget, size_t cap)
     daemon_start(d, NULL);
     struct client *c = daemon_connect(d, NULL, NULL);
     json_auto_t *status = daemon_call(c, "model/status", NULL);
-    json_array_foreach(json_object_get(status, "tiers"), i,
-                       tier) if (!strcmp(text_of(tier, "name"), "kv"))
-        snprintf(budget, cap, "%lld", (long long)int_of(tier, "minimumBytes"));
+    json_array_foreach(json_object_get(status, "tiers"), i, tier)
+        if (!strcmp(text_of(tier, "name"), "kv"))
+            snprintf(budget, cap, "%lld", (long long)int_of(tier, "minimumBytes"));
     client_free(c);
     assert_int_equal(daemon_stop(d), 0);
     assert_true(budget[0] != '\0');

@@ -122,8 +122,9 @@ static json_t *calls_due(const struct daemon_fixture *d)
     json_t *turn;
     if (session_find(st, "victim", &s, &e) == OK) {
         assert_ok(tape_unfinished(st, s.id, add_turn, turns, &e), &e);
-        json_array_foreach(turns, i, turn) assert_ok(
-            tape_calls(st, s.id, json_string_value(turn), false, add_due, due, &e), &e);
+        json_array_foreach(turns, i, turn)
+            assert_ok(tape_calls(st, s.id, json_string_value(turn), false, add_due, due, &e),
+                      &e);
     }
     store_close(st);
     return due;
@@ -158,8 +159,7 @@ static void check_prefix(const json_t *before, const json_t *after)
 {
     size_t i;
     json_t *ev;
-    json_array_foreach(before, i, ev)
-    {
+    json_array_foreach(before, i, ev) {
         if (!json_equal(ev, json_array_get(after, i)))
             fail_msg("event %zu changed: %s / %s", i, json_dumps(ev, 0),
                      json_dumps(json_array_get(after, i), 0));
@@ -172,8 +172,7 @@ static void check_calls(const struct daemon_fixture *d, const json_t *events, co
     json_t *ev;
     int results = 0, calls = 0;
     json_auto_t *seen = json_object();
-    json_array_foreach(events, i, ev)
-    {
+    json_array_foreach(events, i, ev) {
         const json_t *item = json_object_get(ev, "item");
         assert_int_equal(int_of(ev, "seq"), i + 1);
         calls += !strcmp(text_of(item, "kind"), "tool_call");

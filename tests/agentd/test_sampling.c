@@ -242,8 +242,7 @@ static void answer_calls(struct client *c, const struct reader *r, const char *i
 {
     size_t i;
     json_t *item;
-    json_array_foreach(r->items, i, item)
-    {
+    json_array_foreach(r->items, i, item) {
         json_t *params = json_pack("{s:s, s:s, s:s}", "id", id, "callId",
                                    text_of(item, "callId"), "content", "nothing there");
         if (!strcmp(text_of(item, "kind"), "tool_call") &&
@@ -296,8 +295,8 @@ static void converse(const char *drafts, double temperature, bool kill, struct l
         size_t k;
         json_t *item;
         out->n_calls = 0;
-        json_array_foreach(r.items, k, item) out->n_calls +=
-            !strcmp(text_of(item, "kind"), "tool_call");
+        json_array_foreach(r.items, k, item)
+            out->n_calls += !strcmp(text_of(item, "kind"), "tool_call");
         answer_calls(c, &r, id);
         for (int i = 0; kill && i < 4000 && !r.answer.len; i++) /* until the model speaks */
             (void)!client_poll(r.client, 20, NULL);

@@ -134,11 +134,11 @@ static void note_fields(struct checker *c, const char *path, json_t *value)
     size_t i;
     char longer[256];
 
-    json_array_foreach(value, i, field) note_fields(c, path, field);
+    json_array_foreach(value, i, field)
+        note_fields(c, path, field);
     if (json_is_array(value))
         return;
-    json_object_foreach(value, key, field)
-    {
+    json_object_foreach(value, key, field) {
         snprintf(longer, sizeof longer, "%s.%s", path, key);
         json_object_set_new(c->seen, longer, json_true());
         note_fields(c, longer, field);
@@ -544,8 +544,7 @@ static void check_met(struct checker *c, const char *path, json_t *schema, int *
         check_met(c, path, json_object_get(schema, "items"), missing);
     json_array_foreach(json_object_get(schema, "anyOf"), i, one)
         check_met(c, path, one, missing);
-    json_object_foreach(json_object_get(schema, "properties"), key, one)
-    {
+    json_object_foreach(json_object_get(schema, "properties"), key, one) {
         snprintf(longer, sizeof longer, "%s.%s", path, key);
         if (may_be_unmet(longer))
             continue;
@@ -563,8 +562,7 @@ static int count_unmet(struct checker *c, const char *section, const char *field
     json_t *one;
     int missing = 0;
 
-    json_object_foreach(json_object_get(c->document, section), name, one)
-    {
+    json_object_foreach(json_object_get(c->document, section), name, one) {
         char path[128];
         snprintf(path, sizeof path, "%s.%s", name, field);
         if (may_be_unmet(path))
@@ -588,10 +586,12 @@ static void test_traffic_is_as_the_schema_says(void **state)
 
     checker_open(&c);
     json_auto_t *lines = traffic(json_object_get(c.document, "methods"));
-    json_array_foreach(lines, i, entry) check_line(&c, entry);
+    json_array_foreach(lines, i, entry)
+        check_line(&c, entry);
     json_object_clear(c.pending);
     json_auto_t *more = traffic_of_a_model(json_object_get(c.document, "methods"));
-    json_array_foreach(more, i, entry) check_line(&c, entry);
+    json_array_foreach(more, i, entry)
+        check_line(&c, entry);
     int n = count_unmet(&c, "methods", "params");
     n += count_unmet(&c, "methods", "result");
     n += count_unmet(&c, "notifications", "params");
@@ -618,12 +618,11 @@ static void test_methods_are_those_of_the_daemon(void **state)
     json_t *shapes = json_object_get(c.document, "methods");
     json_array_foreach(methods, i, one)
         assert_non_null(json_object_get(shapes, json_string_value(one)));
-    json_object_foreach(shapes, name, one)
-    {
+    json_object_foreach(shapes, name, one) {
         bool is_there = false;
         const json_t *m;
-        json_array_foreach(methods, i, m) is_there =
-            is_there || !strcmp(json_string_value(m), name);
+        json_array_foreach(methods, i, m)
+            is_there = is_there || !strcmp(json_string_value(m), name);
         if (!is_there)
             fail_msg("%s has no handler", name);
     }
@@ -674,9 +673,9 @@ static void test_error_kinds_are_all_there(void **state)
         json_t *one;
         size_t i;
         json_array_foreach(json_object_get(json_object_get(c.document, "errors"), "codes"), i,
-                           one) is_listed =
-            is_listed || json_integer_value(json_object_get(one, "const")) ==
-                             (json_int_t)rpc_code((enum err)code);
+                           one)
+            is_listed = is_listed || json_integer_value(json_object_get(one, "const")) ==
+                                         (json_int_t)rpc_code((enum err)code);
         assert_true(is_listed);
     }
     checker_close(&c);

@@ -57,8 +57,7 @@ static void items(const json_t *list, const char *kind, const char *status, char
     const json_t *ev;
     size_t i, n = 0;
     out[0] = '\0';
-    json_array_foreach(list, i, ev)
-    {
+    json_array_foreach(list, i, ev) {
         const json_t *item = json_object_get(ev, "item");
         if (strcmp(text_of(item, "kind"), kind) != 0 ||
             strcmp(text_of(item, "status"), status ? status : "") != 0)

@@ -12,8 +12,7 @@ static json_int_t figure(const json_t *status, const char *tier, const char *key
 {
     const json_t *t;
     size_t i;
-    json_array_foreach(json_object_get(status, "tiers"), i, t)
-    {
+    json_array_foreach(json_object_get(status, "tiers"), i, t) {
         if (!strcmp(json_string_value(json_object_get(t, "name")), tier))
             return json_integer_value(json_object_get(t, key));
     }

@@ -255,8 +255,7 @@ static bool offers_fetch(void)
     json_auto_t *r = daemon_call(c, "tool/list", NULL);
     const json_t *f;
     size_t i;
-    json_array_foreach(json_object_get(r, "tools"), i, f)
-    {
+    json_array_foreach(json_object_get(r, "tools"), i, f) {
         if (!strcmp(text_of(f, "name"), "http_fetch"))
             return true;
     }

@@ -87,7 +87,9 @@ static void reader_until(struct reader *r, const char *state)
     for (int i = 0; i < 4000; i++) {
         size_t k;
         json_t *ev;
-        json_array_foreach(r->events, k, ev) if (!strcmp(text_of(ev, "state"), state)) return;
+        json_array_foreach(r->events, k, ev)
+            if (!strcmp(text_of(ev, "state"), state))
+                return;
         (void)!client_poll(r->client, 20, NULL);
     }
     fail_msg("no state %s", state);
@@ -98,7 +100,9 @@ static void reader_until_state(struct reader *r, const char *state)
     for (int i = 0; i < 4000; i++) {
         size_t k;
         json_t *s;
-        json_array_foreach(r->states, k, s) if (!strcmp(json_string_value(s), state)) return;
+        json_array_foreach(r->states, k, s)
+            if (!strcmp(json_string_value(s), state))
+                return;
         (void)!client_poll(r->client, 20, NULL);
     }
     fail_msg("never in state %s", state);
@@ -108,8 +112,7 @@ static const json_t *find_item(const struct reader *r, const char *kind, int nth
 {
     size_t k;
     json_t *ev;
-    json_array_foreach(r->events, k, ev)
-    {
+    json_array_foreach(r->events, k, ev) {
         const json_t *item = json_object_get(ev, "item");
         if (!strcmp(text_of(item, "kind"), kind) && nth-- == 0)
             return item;
@@ -520,9 +523,9 @@ static const json_t *other(struct reader *r, const char *method)
     for (int i = 0; i < 4000; i++) {
         size_t k;
         json_t *o;
-        json_array_foreach(
-            r->others, k,
-            o) if (!strcmp(text_of(o, "method"), method)) return json_object_get(o, "params");
+        json_array_foreach(r->others, k, o)
+            if (!strcmp(text_of(o, "method"), method))
+                return json_object_get(o, "params");
         (void)!client_poll(r->client, 20, NULL);
     }
     fail_msg("no %s", method);

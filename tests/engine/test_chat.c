@@ -59,8 +59,7 @@ static void test_golden(void **state)
     assert_int_equal(json_array_size(cases), 19);
     size_t i;
     json_t *c;
-    json_array_foreach(cases, i, c)
-    {
+    json_array_foreach(cases, i, c) {
         const char *want = json_string_value(json_object_get(c, "expected"));
         struct error e = {0};
         AUTO(prompt) struct prompt p = PROMPT_INIT(1 << 20);

@@ -219,8 +219,9 @@ static const json_t *declared(const json_t *tools, const char *name)
 {
     const json_t *t;
     size_t i;
-    json_array_foreach(
-        tools, i, t) if (!strcmp(json_string_value(json_object_get(t, "name")), name)) return t;
+    json_array_foreach(tools, i, t)
+        if (!strcmp(json_string_value(json_object_get(t, "name")), name))
+            return t;
     return NULL;
 }
 
@@ -248,8 +249,7 @@ static void check_call(const struct chat_call *c)
         json_object_get(json_object_get(tool, "parameters"), "properties");
     const char *key;
     json_t *value;
-    json_object_foreach(arguments, key, value)
-    {
+    json_object_foreach(arguments, key, value) {
         const json_t *type = json_object_get(json_object_get(properties, key), "type");
         if (properties && !type)
             fail_msg("%s has no parameter \"%s\"", c->name, key);

@@ -243,7 +243,8 @@ static void check_value(const struct declared *c, const char *text, size_t n, bo
         assert_non_null(v = json_stringn(text, n));
     if (!strchr(c->types, type_letter(v, is_text)))
         fail_msg("%s: %.*s", c->schema, (int)n, text);
-    json_array_foreach(list, i, one) is_listed = is_listed || json_equal(one, v);
+    json_array_foreach(list, i, one)
+        is_listed = is_listed || json_equal(one, v);
     if (!is_listed)
         fail_msg("%s: not one of its values: \"%.*s\"", c->schema, (int)n, text);
 }

@@ -17,8 +17,7 @@ static void test_normal_forms(void **state)
     assert_int_equal(json_array_size(cases), 23);
     size_t i;
     json_t *c;
-    json_array_foreach(cases, i, c)
-    {
+    json_array_foreach(cases, i, c) {
         const json_t *text = json_object_get(c, "text");
         struct error e = {0};
         AUTO(buf) struct buf out = BUF_INIT(4096);

@@ -56,8 +56,7 @@ static void test_golden(void **state)
     assert_int_equal(json_array_size(cases), 20);
     size_t i;
     json_t *c;
-    json_array_foreach(cases, i, c)
-    {
+    json_array_foreach(cases, i, c) {
         const json_t *v = json_object_get(c, "text");
         const char *text = json_string_value(v);
         size_t n = json_string_length(v);
@@ -292,8 +291,7 @@ static void test_other_spellings(void **state)
     json_t *merges = json_object_get(json_object_get(root, "model"), "merges"), *m;
     json_t *pairs = json_array();
     size_t i;
-    json_array_foreach(merges, i, m)
-    {
+    json_array_foreach(merges, i, m) {
         const char *s = json_string_value(m), *space = strchr(s, ' ');
         json_array_append_new(pairs, json_pack("[s#,s]", s, (int)(space - s), space + 1));
     }

@@ -25,8 +25,7 @@ static void check_answers(const json_t *answers)
     size_t i;
     json_t *p;
     assert_int_equal(json_array_size(answers), 20);
-    json_array_foreach(answers, i, p)
-    {
+    json_array_foreach(answers, i, p) {
         const json_t *arms = json_object_get(p, "arms");
         const char *kind = json_string_value(json_object_get(p, "kind"));
         n_needles += !strcmp(kind, "needle");

@@ -126,8 +126,7 @@ static void short_form(void **state)
     char seen[128] = "";
     size_t i;
     json_t *c;
-    json_array_foreach(json_object_get(r, "checks"), i, c)
-    {
+    json_array_foreach(json_object_get(r, "checks"), i, c) {
         const char *arm = json_string_value(json_object_get(c, "arm"));
         assert_true(json_is_true(json_object_get(c, "equal")));
         if (!strstr(seen, arm))

@@ -124,10 +124,10 @@ static const json_t *counted_arm(const json_t *all, int64_t timeout_ms, const ch
 {
     size_t i;
     json_t *a;
-    json_array_foreach(
-        json_object_get(json_object_get(all, "counted"), "arms"), i,
-        a) if (json_integer_value(json_object_get(a, "timeout_ms")) == timeout_ms &&
-               !strcmp(json_string_value(json_object_get(a, "store")), store)) return a;
+    json_array_foreach(json_object_get(json_object_get(all, "counted"), "arms"), i, a)
+        if (json_integer_value(json_object_get(a, "timeout_ms")) == timeout_ms &&
+            !strcmp(json_string_value(json_object_get(a, "store")), store))
+            return a;
     fail_msg("no arm of %lld ms, %s", (long long)timeout_ms, store);
     return NULL;
 }

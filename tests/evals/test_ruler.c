@@ -97,8 +97,7 @@ static json_t *with_merges(const char *file)
     const char *token;
     void *next;
     assert_non_null(vocab);
-    json_object_foreach_safe(vocab, next, token, id)
-    {
+    json_object_foreach_safe(vocab, next, token, id) {
         if (json_integer_value(id) >= N_BYTE_IDS)
             json_object_del(vocab, token);
     }
