@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/auto.h"
+#include "base/fs.h"
 #include "engine/weights.h"
 
 static const struct {
@@ -127,11 +128,32 @@ static uint64_t read_number(const char *path, const char *key, uint64_t unit)
     return 0;
 }
 
+/* What a control group still allows: UINT64_MAX where it sets no limit. It is charged for pages
+ * of files as well, mapped weights above all, but gives those back when they are needed. */
+static uint64_t group_memory(const char *group)
+{
+    char path[FS_PATH_BYTES];
+    if (fs_path(path, sizeof(path), NULL, "%s/memory.max", group))
+        return UINT64_MAX;
+    uint64_t limit = read_number(path, "", 1);
+    if (!limit || fs_path(path, sizeof(path), NULL, "%s/memory.current", group))
+        return UINT64_MAX;
+    uint64_t used = read_number(path, "", 1), files = 0;
+    if (!fs_path(path, sizeof(path), NULL, "%s/memory.stat", group))
+        files = read_number(path, "active_file ", 1) + read_number(path, "inactive_file ", 1);
+    used -= files < used ? files : used;
+    return limit > used ? limit - used : 1; /* 0 would be: not known */
+}
+
+uint64_t inventory_memory_of(const char *meminfo, const char *group)
+{
+    uint64_t machine = read_number(meminfo, "MemAvailable:", 1024), least = group_memory(group);
+    if (machine && machine < least)
+        least = machine;
+    return least == UINT64_MAX ? 0 : least;
+}
+
 uint64_t inventory_memory(void)
 {
-    uint64_t machine = read_number("/proc/meminfo", "MemAvailable:", 1024);
-    uint64_t limit = read_number("/sys/fs/cgroup/memory.max", "", 1);
-    uint64_t used = read_number("/sys/fs/cgroup/memory.current", "", 1);
-    uint64_t group = limit > used ? limit - used : 0;
-    return group && (!machine || group < machine) ? group : machine;
+    return inventory_memory_of("/proc/meminfo", "/sys/fs/cgroup");
 }

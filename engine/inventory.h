@@ -88,5 +88,7 @@ NODISCARD enum err inventory_fits(const struct inventory *v, uint64_t memory, st
 /* Memory that this process could use, in bytes: what is available on the machine and what its
  * control group still allows, the smaller. 0 when neither is known. */
 uint64_t inventory_memory(void);
+/* The same as these files say it: the kernel's meminfo, and a control group's folder (v2). */
+uint64_t inventory_memory_of(const char *meminfo, const char *group);
 
 #endif

@@ -266,6 +266,37 @@ static void test_nan_engram(void **state)
     expect_failure("tensor layers.3.engram.embed.scale [");
 }
 
+static void write_text(const char *name, const char *text)
+{
+    char path[TEMPDIR_BYTES + 16];
+    struct error e = {0};
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    assert_ok(fs_write_atomic(path, text, strlen(text), 0600, &e), &e);
+}
+
+/* What a control group was charged for pages of files can be had again; a full one is not one
+ * without a limit. */
+static void test_memory(void **state)
+{
+    (void)state;
+    char meminfo[TEMPDIR_BYTES + 16];
+    snprintf(meminfo, sizeof(meminfo), "%s/meminfo", dir);
+    assert_int_equal(inventory_memory_of(meminfo, dir), 0);
+    write_text("meminfo", "MemTotal: 1024 kB\nMemAvailable: 512 kB\n");
+    assert_int_equal(inventory_memory_of(meminfo, dir), 512 << 10);
+    write_text("memory.max", "max\n");
+    assert_int_equal(inventory_memory_of(meminfo, dir), 512 << 10);
+    write_text("memory.max", "400000\n");
+    write_text("memory.current", "400000\n");
+    assert_int_equal(inventory_memory_of(meminfo, dir), 1);
+    write_text("memory.stat",
+               "anon 1\ninactive_anon 7\nactive_file 30000\ninactive_file 270000\n");
+    assert_int_equal(inventory_memory_of(meminfo, dir), 300000);
+    write_text("memory.max", "4000000\n");
+    assert_int_equal(inventory_memory_of(meminfo, dir), 512 << 10);
+    assert_true(inventory_memory() > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -276,6 +307,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_nan_dense, setup, teardown),
         cmocka_unit_test_setup_teardown(test_nan_expert, setup, teardown),
         cmocka_unit_test_setup_teardown(test_nan_engram, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_memory, setup, teardown),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
