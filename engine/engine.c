@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <assert.h>
+#include <inttypes.h>
 
 #include "engine/engine_impl.h"
 
@@ -55,9 +56,9 @@ static enum err check_ids(const struct seq *s, const char *what, const uint32_t 
 {
     for (uint64_t i = 0; i < n; i++)
         if (ids[i] >= s->m->info.vocab_size)
-            return err_set(e, ERR_INVAL, "%s: id %u at %llu of %llu, the vocabulary has %u",
-                           what, ids[i], (unsigned long long)i, (unsigned long long)n,
-                           s->m->info.vocab_size);
+            return err_set(e, ERR_INVAL,
+                           "%s: id %u at %" PRIu64 " of %" PRIu64 ", the vocabulary has %u",
+                           what, ids[i], i, n, s->m->info.vocab_size);
     return OK;
 }
 
@@ -142,9 +143,9 @@ enum err seq_export_rows(const struct seq *s, uint32_t plane, uint64_t row0, uin
         return err_set(e, ERR_INVAL, "export: plane %u of %u", plane, l->n_planes);
     uint64_t have = state_rows(&l->planes[plane], seq_position(s));
     if (row0 > have || n_rows > have - row0)
-        return err_set(e, ERR_INVAL, "export: rows %llu+%llu of plane %s, which has %llu",
-                       (unsigned long long)row0, (unsigned long long)n_rows,
-                       l->planes[plane].name, (unsigned long long)have);
+        return err_set(e, ERR_INVAL,
+                       "export: rows %" PRIu64 "+%" PRIu64 " of plane %s, which has %" PRIu64,
+                       row0, n_rows, l->planes[plane].name, have);
     return s->m->ops->seq_export_rows(s, plane, row0, n_rows, dst, e);
 }
 
@@ -157,13 +158,13 @@ enum err seq_import_begin(struct seq *s, uint64_t n_tokens, struct state_regions
                           struct error *e)
 {
     if (seq_position(s))
-        return err_set(e, ERR_CONFLICT, "import: the sequence has %llu tokens already",
-                       (unsigned long long)seq_position(s));
+        return err_set(e, ERR_CONFLICT, "import: the sequence has %" PRIu64 " tokens already",
+                       seq_position(s));
     if (!n_tokens)
         return err_set(e, ERR_INVAL, "import: no tokens");
     if (n_tokens > s->m->info.max_tokens)
-        return err_set(e, ERR_LIMIT, "import: %llu tokens, the context holds %llu",
-                       (unsigned long long)n_tokens, (unsigned long long)s->m->info.max_tokens);
+        return err_set(e, ERR_LIMIT, "import: %" PRIu64 " tokens, the context holds %" PRIu64,
+                       n_tokens, s->m->info.max_tokens);
     return s->m->ops->seq_import_begin(s, n_tokens, out, e);
 }
 
@@ -179,8 +180,8 @@ enum err seq_import_tip(struct seq *s, const void *tip, size_t n_bytes,
                         const struct seq_digest *digest, struct error *e)
 {
     if (n_bytes != s->m->info.layout->tip_bytes)
-        return err_set(e, ERR_FORMAT, "tip: %zu bytes, want %llu", n_bytes,
-                       (unsigned long long)s->m->info.layout->tip_bytes);
+        return err_set(e, ERR_FORMAT, "tip: %zu bytes, want %" PRIu64, n_bytes,
+                       s->m->info.layout->tip_bytes);
     return s->m->ops->seq_import_tip(s, tip, n_bytes, digest, e);
 }
 
@@ -189,13 +190,16 @@ static enum err check_tape(const struct seq *s, const struct tape_view *t, struc
     uint64_t at = 0;
     for (size_t i = 0; i < t->n_segments; i++) {
         if (t->segments[i].start != at)
-            return err_set(e, ERR_INVAL, "tape: segment %zu starts at %llu, want %llu", i,
-                           (unsigned long long)t->segments[i].start, (unsigned long long)at);
-        at += t->segments[i].len;
+            return err_set(e, ERR_INVAL,
+                           "tape: segment %zu starts at %" PRIu64 ", want %" PRIu64, i,
+                           t->segments[i].start, at);
+        if (__builtin_add_overflow(at, t->segments[i].len, &at))
+            return err_set(e, ERR_INVAL, "tape: segment %zu of %" PRIu64 " tokens", i,
+                           t->segments[i].len);
     }
     if (at < t->n_ids)
-        return err_set(e, ERR_INVAL, "tape: %llu ids, its segments end at %llu",
-                       (unsigned long long)t->n_ids, (unsigned long long)at);
+        return err_set(e, ERR_INVAL, "tape: %" PRIu64 " ids, its segments end at %" PRIu64,
+                       t->n_ids, at);
     return check_ids(s, "tape", t->ids, t->n_ids, e);
 }
 

@@ -4,10 +4,10 @@
  * structs, fills in what is declared here, and is reached through engine.c, which has made
  * these checks already, so that every implementation answers them alike:
  *
- *   - seq_input, seq_ahead, seq_generate: n > 0 (or there is something to generate), every id <
- * vocab_size;
+ *   - seq_input, seq_ahead, seq_generate: n > 0 (or there is something to generate), every id
+ *     below vocab_size;
  *   - seq_export_rows, seq_import_tip: plane < n_planes, the rows exist, the tip's size is
- * right;
+ *     right;
  *   - seq_import_begin: nothing computed yet, n_tokens in 1..max_tokens;
  *   - seq_rebuild: the mode is deep or replay, segments and ids of the tape are consistent;
  *   - engine_step: cap >= ENGINE_MIN_EVENTS.

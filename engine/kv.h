@@ -125,7 +125,7 @@ NODISCARD enum err kv_copy_rows(const struct kv *kv, uint32_t plane, uint64_t ro
 NODISCARD enum err kv_import_begin(struct kv *kv, uint64_t n_tokens, struct state_regions *out,
                                    struct error *e);
 /* The rows of n_tokens that the import has put there, and that are not cold, are the planes'
- * now. After kv_make_room(). ERR_NOMEM. */
+ * now. After kv_make_room(). Waits for the backend, whose errors are ERR_GPU and ERR_NOMEM. */
 NODISCARD enum err kv_land(struct kv *kv, uint64_t n_tokens, struct error *e);
 /* Gives back what kv_import_begin() kept, when no sequence is left. */
 void kv_memory_fini(struct kv_memory *m, const struct kv_shape *shape);

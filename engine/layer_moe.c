@@ -85,30 +85,35 @@ static void run_cached(struct model *m, uint32_t layer, const int32_t *chosen, s
         m->k.moe_sum(&m->k, a);
 }
 
-void layer_moe(struct model *m, const struct batch *batch, uint32_t layer, uint32_t first)
+/* Which experts the rows from `first` on go to, and how much of each. */
+static void route(struct model *m, uint32_t layer, uint32_t first, size_t n)
 {
     const struct config *c = &m->config;
     const struct layer_weights *w = &m->weights.layers[layer];
     struct work *b = m->work;
-    size_t n = batch->n - first;
-    int32_t *experts = b->d_experts + (size_t)first * w->n_active;
-    int32_t *chosen = b->experts + (size_t)first * w->n_active;
-    float *weights = b->route_w + (size_t)first * w->n_active;
-
-    forward_product(m, &w->gate, b->h + (size_t)first * c->dim,
-                    b->route + (size_t)first * w->n_experts, n, K_EXACT);
-    m->k.route(&m->k, &(struct k_route){.logits = b->route + (size_t)first * w->n_experts,
+    float *logits = b->route + (size_t)first * w->n_experts;
+    forward_product(m, &w->gate, b->h + (size_t)first * c->dim, logits, n, K_EXACT);
+    m->k.route(&m->k, &(struct k_route){.logits = logits,
                                         .bias = w->gate_bias,
-                                        .expert = experts,
-                                        .weight = weights,
+                                        .expert = b->d_experts + (size_t)first * w->n_active,
+                                        .weight = b->route_w + (size_t)first * w->n_active,
                                         .n = n,
                                         .n_expert = w->n_experts,
                                         .top_k = w->n_active,
                                         .norm = c->norm_topk,
                                         .scale = c->route_scale});
+}
+
+void layer_moe(struct model *m, const struct batch *batch, uint32_t layer, uint32_t first)
+{
+    const struct config *c = &m->config;
+    const struct layer_weights *w = &m->weights.layers[layer];
+    struct work *b = m->work;
+    size_t n = batch->n - first, at = (size_t)first * w->n_active;
+    int32_t *chosen = b->experts + at;
     struct k_moe a = {.x = b->h + (size_t)first * c->dim,
-                      .expert = experts,
-                      .weight = weights,
+                      .expert = b->d_experts + at,
+                      .weight = b->route_w + at,
                       .experts = w->experts,
                       .shared = &w->shared,
                       .y = b->y + (size_t)first * c->dim,
@@ -120,9 +125,10 @@ void layer_moe(struct model *m, const struct batch *batch, uint32_t layer, uint3
                       .in = m->rounding.quantised,
                       .mid = m->rounding.value,
                       .out = m->rounding.value};
+    route(m, layer, first, n);
     const struct experts_table *held = m->experts ? experts_hold(m->experts, layer) : NULL;
     if (!held || m->observer.tensor)
-        work_to_host(m, chosen, experts, n * w->n_active * sizeof(*experts));
+        work_to_host(m, chosen, a.expert, n * w->n_active * sizeof(*chosen));
     if (held) {
         a.experts = held->experts;
         a.table = held->table;
