@@ -6,6 +6,9 @@
 
 #include "base/json.h"
 
+#define BUSY_NAP_MS 5
+#define BUSY_PATIENCE_MS 30000
+
 static enum err take_id(const json_t *answer, char id[27], struct error *e)
 {
     const char *text;
@@ -78,15 +81,20 @@ enum err ask_prompt(struct client *c, const char *id, const char *message, const
     return rc ? rc : await_turn(c, id, turn, timeout_ms, out, e);
 }
 
-/* The state commit at a turn's end may still be under way when its answer is here. */
+enum err ask_patiently(struct client *c, const char *method, const char *id, struct error *e)
+{
+    const struct timespec nap = {0, BUSY_NAP_MS * 1000000L};
+    enum err rc = ERR_BUSY;
+    for (int ms = 0; ms < BUSY_PATIENCE_MS && rc == ERR_BUSY; ms += BUSY_NAP_MS) {
+        if (ms)
+            nanosleep(&nap, NULL);
+        rc = client_call(c, method, json_pack("{s:s}", "id", id), NULL, e);
+    }
+    return rc;
+}
+
 enum err ask_delete(struct client *c, const char *id, struct error *e)
 {
-    const struct timespec nap = {0, 10000000};
-    enum err rc = ERR_BUSY;
-    for (int i = 0; i < 3000 && rc == ERR_BUSY; i++) {
-        if (i)
-            nanosleep(&nap, NULL);
-        rc = client_call(c, "session/delete", json_pack("{s:s}", "id", id), NULL, e);
-    }
+    enum err rc = ask_patiently(c, "session/delete", id, e);
     return rc == ERR_NOTFOUND ? OK : rc;
 }

@@ -29,6 +29,10 @@ NODISCARD enum err ask_fork(struct client *c, const char *parent, const char *na
 NODISCARD enum err ask_prompt(struct client *c, const char *id, const char *message,
                               const char *text, size_t n, const char *forced, int timeout_ms,
                               json_t **out, struct error *e);
+/* Calls a method of {"id"} until it is not ERR_BUSY: the state commit at a turn's end may still
+ * be under way when its answer is here. Gives up after half a minute. */
+NODISCARD enum err ask_patiently(struct client *c, const char *method, const char *id,
+                                 struct error *e);
 /* Deletes a session by name or id; none there is fine. */
 NODISCARD enum err ask_delete(struct client *c, const char *id, struct error *e);
 

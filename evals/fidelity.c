@@ -272,10 +272,14 @@ static enum err note_nll(struct fidelity *f, const char *name, struct error *e)
     bool zero = true;
     for (size_t k = 0; k < n; k++)
         zero = zero && fpclassify(v[k]) == FP_ZERO;
-    json_object_set_new(f->nll, name,
-                        json_pack("{s:I, s:f, s:f, s:f, s:f, s:b}", "n", (json_int_t)n,
-                                  "reference", sum / (double)n, "difference", i.mean, "low",
-                                  i.low, "high", i.high, "zero", zero));
+    if (!isfinite(i.mean) || !isfinite(sum))
+        return err_set(e, ERR_CORRUPT, "NLL of the continuation, %s: not every row was seen",
+                       name);
+    if (json_object_set_new(f->nll, name,
+                            json_pack("{s:I, s:f, s:f, s:f, s:f, s:b}", "n", (json_int_t)n,
+                                      "reference", sum / (double)n, "difference", i.mean, "low",
+                                      i.low, "high", i.high, "zero", zero)))
+        return err_set(e, ERR_NOMEM, "no memory for results");
     if (!strcmp(name, "exact"))
         f->equal = f->equal && zero;
     return OK;
@@ -343,8 +347,26 @@ static enum err bounded(struct fidelity *f, struct error *e)
         rc = note_nll(f, "bounded", e);
     if (rc)
         return rc;
-    json_object_set_new(f->nll, "replayed", json_integer((json_int_t)n_replayed));
+    if (json_object_set_new(f->nll, "replayed", json_integer((json_int_t)n_replayed)))
+        return err_set(e, ERR_NOMEM, "no memory for results");
     return draw_curve(f, e);
+}
+
+/* The mean KL of rows [from, to), which both arms have kept. */
+static enum err mean_kl(const struct fidelity *f, uint64_t from, uint64_t to, double *out,
+                        struct error *e)
+{
+    *out = 0;
+    for (uint64_t p = from; p < to; p++) {
+        const float *x = arm_logits(&f->c, p), *y = arm_logits(&f->a, p);
+        struct arm_distance d;
+        if (!x || !y)
+            return err_set(e, ERR_CORRUPT, "row %llu of the continuation was not seen",
+                           (unsigned long long)p);
+        arm_measure(x, y, f->c.vocab, &d);
+        *out += d.kl / (double)(to - from);
+    }
+    return OK;
 }
 
 /* E7: stopped and resumed n times along the continuation, `step` tokens apart. */
@@ -369,11 +391,8 @@ static enum err cycle(struct fidelity *f, enum resume_mode mode, struct error *e
                        : i == 10 ? "10 cycles"
                                  : "all cycles",
                        p, p + step, n_all, 0, e);
-        for (uint64_t k = p; k < p + step && !rc; k++) {
-            struct arm_distance d;
-            arm_measure(arm_logits(&f->c, k), arm_logits(&f->a, k), f->c.vocab, &d);
-            kl += d.kl / (double)step;
-        }
+        if (!rc && mode == RESUME_REPLAY)
+            rc = mean_kl(f, p, p + step, &kl, e);
         if (!rc && mode == RESUME_REPLAY &&
             json_array_append_new(f->cycles,
                                   json_pack("{s:i, s:f}", "cycle", (int)i, "kl", kl)))

@@ -98,7 +98,7 @@ static bool same_action(const struct dialogue_answer *a, const struct dialogue_a
 
 static bool same_ids(const struct ids *a, const struct ids *b)
 {
-    return a->n == b->n && !memcmp(a->v, b->v, a->n * sizeof *a->v);
+    return a->n == b->n && (!a->n || !memcmp(a->v, b->v, a->n * sizeof *a->v));
 }
 
 static enum err add_arm(struct answers *s, const struct probe *p, size_t i, json_t *arms,

@@ -1,6 +1,7 @@
 /* The arms that only a whole daemon has: stopped and started (X), killed (K), forked (F),
  * damaged on disk (I). What it computed is compared by session/verify with a process that never
  * stops, logits of every row. */
+#include <assert.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -75,6 +76,8 @@ static enum err start_turn(struct bench *b, const char *id, const char *message,
 {
     AUTO(buf) struct buf text = BUF_INIT(MAX_TEXT);
     json_auto_t *ids = json_array();
+    if (!ids)
+        return err_set(e, ERR_NOMEM, "no memory for forced ids");
     enum err rc = tokenizer_decode(b->tokenizer, b->t->ids + from, to - from, &text, e);
     for (uint64_t i = 0; i < n_forced && !rc; i++) /* wraps: any tokens will do */
         if (json_array_append_new(ids,
@@ -108,6 +111,7 @@ static enum err turn(struct bench *b, const char *id, uint64_t from, uint64_t to
 
 static void note(struct bench *b, const char *arm, const char *what, json_t *wait, bool must)
 {
+    assert(b->n_notes < MAX_NOTES);
     struct note *n = &b->notes[b->n_notes++];
     *n = (struct note){.arm = arm, .wait = json_incref(wait), .must = must};
     snprintf(n->what, sizeof n->what, "%s", what);

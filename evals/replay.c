@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/auto.h"
 #include "base/clock.h"
@@ -15,7 +14,6 @@
 
 #define MAX_TEXT ((size_t)15 << 20)
 #define FIRST_KILL_MS 300.0 /* before any turn was timed */
-#define BUSY_TRIES 3000
 
 struct replay {
     const struct replay_options *o;
@@ -227,19 +225,6 @@ static enum err run_turn(struct replay *p, const struct turn *t, uint32_t n_kill
 
 /* ---- out of memory ---------------------------------------------------------------------- */
 
-/* Calls until the state commit at a turn's end is done. */
-static enum err patiently(struct replay *p, const char *method, const char *id, struct error *e)
-{
-    const struct timespec nap = {0, 5000000};
-    enum err rc = ERR_BUSY;
-    for (int i = 0; i < BUSY_TRIES && rc == ERR_BUSY; i++) {
-        if (i)
-            nanosleep(&nap, NULL);
-        rc = client_call(p->s.c, method, json_pack("{s:s}", "id", id), NULL, e);
-    }
-    return rc;
-}
-
 /* With one place in memory (serve --resident 1) a turn of another session takes it. */
 static enum err suspend(struct replay *p, struct error *e)
 {
@@ -247,7 +232,7 @@ static enum err suspend(struct replay *p, struct error *e)
     char message[48];
     p->r.n_suspended++;
     if (p->o->forgets)
-        return patiently(p, "kv/drop", p->id, e);
+        return ask_patiently(p->s.c, "kv/drop", p->id, e);
     char name[48];
     snprintf(name, sizeof name, "replay-%s-parking", p->run);
     const struct ask_session s = {.name = name, .max_tokens = 1};
@@ -286,7 +271,7 @@ static enum err end_session(struct replay *p, struct error *e)
         p->r.n_verified += !rc;
         p->r.n_unequal += !rc && !json_is_true(json_object_get(v, "equal"));
     }
-    return rc ? rc : patiently(p, "session/delete", p->id, e);
+    return rc ? rc : ask_patiently(p->s.c, "session/delete", p->id, e);
 }
 
 static uint32_t rounds_of(const struct replay *p, const struct trace_session *s)
@@ -404,7 +389,7 @@ enum err replay_run(const struct replay_options *o, struct replay_result *out, s
     for (uint32_t i = 0; i < n && !rc; i++)
         rc = run_session(&p, &o->trace->sessions[i], e);
     if (!rc && p.parking[0])
-        rc = patiently(&p, "session/delete", p.parking, e);
+        rc = ask_patiently(p.s.c, "session/delete", p.parking, e);
     if (rc)
         return rc;
     if (p.n_ttft) {

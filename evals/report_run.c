@@ -106,11 +106,11 @@ static enum err read_cells(struct report *r, struct error *e)
         if (!split(field_text(cell, "cell"), task, &length))
             return err_set(e, ERR_FORMAT, "results.json: cell \"%.60s\"",
                            field_text(cell, "cell"));
-        if (length_index(r, length) < MAX_LENGTHS)
-            continue;
-        if (r->n_lengths == MAX_LENGTHS || !task_of(r, task))
+        const bool is_new = length_index(r, length) == MAX_LENGTHS;
+        if (!task_of(r, task) || (is_new && r->n_lengths == MAX_LENGTHS))
             return err_set(e, ERR_LIMIT, "over %d lengths or %d tasks", MAX_LENGTHS, MAX_TASKS);
-        r->lengths[r->n_lengths++] = length;
+        if (is_new)
+            r->lengths[r->n_lengths++] = length;
     }
     qsort(r->lengths, r->n_lengths, sizeof *r->lengths, compare_u64);
     return OK;
@@ -124,6 +124,8 @@ static enum err keep_depth(void *user, json_t *sample, struct error *e)
     if (!json_is_number(depth))
         return OK;
     const double d = round(100 * json_number_value(depth)) / 100;
+    if (!(d >= 0 && d <= 1))
+        return err_set(e, ERR_FORMAT, "\"depth\": want 0..1, is %g", json_number_value(depth));
     if (json_object_set_new(r->depths, field_text(sample, "id"), json_real(d)))
         return err_set(e, ERR_NOMEM, "no memory for depths");
     for (size_t i = 0; i < r->n_depths && !r->binned; i++)

@@ -226,17 +226,15 @@ static enum err ask_sample(struct run *r, const char *session, const json_t *sam
     if (rc)
         return err_wrap(e, rc, "%s", id);
     r->counts.n_ledgers += answer != NULL;
-    rc = journal_append(&r->journal,
-                        json_pack("{s:s, s:s, s:s}", "id", id, "status", status, "text",
-                                  text_of(answer, "text")),
-                        e);
+    json_t *record = json_pack("{s:s, s:s, s:s}", "id", id, "status", status, "text",
+                               text_of(answer, "text"));
+    rc = journal_append(&r->journal, json_incref(record), e);
+    if (json_object_set_new(r->answered, id, record) && !rc)
+        rc = err_set(e, ERR_NOMEM, "no memory for answers");
     if (rc)
         return rc;
     r->counts.n_asked++;
     r->counts.n_done++;
-    json_object_set_new(r->answered, id,
-                        json_pack("{s:s, s:s, s:s}", "id", id, "status", status, "text",
-                                  text_of(answer, "text")));
     show_progress(r, id, r->counts.n_done == r->counts.n);
     return answer ? note_timing(r, id, now_ns() - t0, ledger, e) : OK;
 }
@@ -375,7 +373,11 @@ struct answers {
 static enum err write_answer(void *user, json_t *sample, struct error *e)
 {
     struct answers *a = user;
-    const json_t *answer = json_object_get(a->r->answered, text_of(sample, "id"));
+    const char *id = text_of(sample, "id");
+    const json_t *answer = json_object_get(a->r->answered, id);
+    if (!answer)
+        return err_set(e, ERR_FORMAT, "%.100s: its context %.100s is not in contexts.jsonl", id,
+                       text_of(sample, "context"));
     enum err rc = pyjson_dump(answer, &a->text, e);
     return rc ? rc : buf_add_byte(&a->text, '\n', e);
 }

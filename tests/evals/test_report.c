@@ -212,14 +212,35 @@ static void gates_and_differences(void **state)
     tempdir_remove(root);
 }
 
+/* A depth that is none would be a cell outside of the map. */
+static void a_depth_that_is_none(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"-0.50000", "1.600000", "-1e300  "};
+    char dir[TEMPDIR_BYTES], path[256];
+    AUTO(buf) struct buf text = BUF_INIT(1 << 20);
+    struct error e = {0};
+    tempdir_make(dir);
+    make_run(dir, 2, 0, 40);
+    snprintf(path, sizeof path, "%s/samples.jsonl", dir);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        read_file(dir, "samples.jsonl", &text);
+        char *depth = strstr((char *)text.data, "\"depth\": ");
+        assert_non_null(depth);
+        memcpy(depth + strlen("\"depth\": "), wrong[i], strlen(wrong[i]));
+        assert_ok(fs_write_atomic(path, text.data, text.len, 0600, &e), &e);
+        assert_int_equal(report_run(dir, &e), ERR_FORMAT);
+        assert_non_null(strstr(e.msg, "depth"));
+    }
+    tempdir_remove(dir);
+}
+
 int main(void)
 {
     if (build_folder_use())
         return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes),
-        cmocka_unit_test(hostile_names_are_text),
-        cmocka_unit_test(gates_and_differences),
-    };
+        cmocka_unit_test(sizes), cmocka_unit_test(hostile_names_are_text),
+        cmocka_unit_test(gates_and_differences), cmocka_unit_test(a_depth_that_is_none)};
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -275,6 +275,26 @@ static void other_keys_and_no_daemon(void **state)
     daemon_remove(&b.d);
 }
 
+/* A suite that lost a context: its samples were never asked, and that is said. */
+static void a_context_that_is_missing(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct error e = {0};
+    char path[256];
+    AUTO(buf) struct buf contexts = BUF_INIT(1 << 20);
+    bench_make(&b);
+    snprintf(path, sizeof path, "%s/contexts.jsonl", b.dir);
+    assert_ok(fs_read_file(path, &contexts, &e), &e);
+    const uint8_t *end = memchr(contexts.data, '\n', contexts.len);
+    assert_non_null(end);
+    assert_ok(fs_write_atomic(path, contexts.data, (size_t)(end + 1 - contexts.data), 0600, &e),
+              &e);
+    assert_int_equal(run(&b, 0), 8);
+    assert_int_equal(daemon_stop(&b.d), 0);
+    daemon_remove(&b.d);
+}
+
 int main(void)
 {
     if (build_folder_use())
@@ -284,6 +304,7 @@ int main(void)
         cmocka_unit_test(torn_tails_are_dropped),
         cmocka_unit_test(a_killed_run_ends_the_same),
         cmocka_unit_test(other_keys_and_no_daemon),
+        cmocka_unit_test(a_context_that_is_missing),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
