@@ -8,7 +8,7 @@
 
 struct sampler {
     struct kernels *k;
-    struct k_sample_entry *scratch; /* [n_vocab] */
+    struct k_sample_entry *scratch; /* [2][n_vocab] */
     size_t n_words;                 /* of a row's mask */
     /* On a device, its memory and what goes there and comes back. */
     uint32_t *allowed, *d_allowed;    /* [K_SAMPLE_ROWS][n_words] */
@@ -40,7 +40,7 @@ enum err sampler_new(struct sampler **out, struct kernels *k, uint32_t n_vocab, 
     s->k = k;
     s->call.n_vocab = n_vocab;
     s->n_words = K_MASK_WORDS(n_vocab);
-    s->scratch = malloc(n_vocab * sizeof(*s->scratch));
+    s->scratch = malloc(2 * (size_t)n_vocab * sizeof(*s->scratch));
     enum err rc = !s->scratch      ? err_set(e, ERR_NOMEM, "sampler of %u ids", n_vocab)
                   : k->host_memory ? OK
                                    : make_device(s, e);

@@ -45,7 +45,7 @@ NODISCARD enum err sampler_take(struct sampler *s, uint32_t i, const struct samp
                                 const struct constrain_state *calls, const float *row,
                                 uint64_t position, uint32_t *id, struct error *e);
 
-/* For draws beside all this: [n_vocab] */
+/* For draws beside all this: [2][n_vocab] */
 struct k_sample_entry *sampler_scratch(struct sampler *s);
 
 #endif

@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <math.h>
-#include <stdlib.h>
 
 #include "kernels/host.h"
 #include "kernels/philox.h"
@@ -40,14 +39,6 @@ static struct k_drawn find_best(const struct k_sample_row *r, double *largest)
     return best;
 }
 
-static int by_probability(const void *a, const void *b)
-{
-    const struct k_sample_entry *x = a, *y = b;
-    if (x->p != y->p)
-        return x->p > y->p ? -1 : 1;
-    return x->id < y->id ? -1 : x->id > y->id;
-}
-
 /* Entries whose probability is at least min_p times the largest, in order of id. Exponents
  * first: beside the branches of what is allowed they would not run one into the other. */
 static uint32_t weigh(const struct k_sample_row *r, double largest, struct k_sample_entry *out)
@@ -68,12 +59,45 @@ static uint32_t weigh(const struct k_sample_row *r, double largest, struct k_sam
     return kept;
 }
 
-/* Cuts the tail: at most top_k, and no more than it takes to reach top_p. */
-static uint32_t cut(const struct k_draw *d, struct k_sample_entry *list, uint32_t n)
+#define DIGIT_BITS 11
+#define N_DIGITS 6 /* of 64 bits */
+
+static uint32_t digit(const struct k_sample_entry *x, unsigned d)
 {
-    if (!k_sample_is_cut(d))
-        return n;
-    qsort(list, n, sizeof(*list), by_probability);
+    return (uint32_t)(~k_f64_bits(x->p) >> d * DIGIT_BITS) % (1u << DIGIT_BITS);
+}
+
+/* Sorts by p, the largest first; equal ones keep their order, which is that of ids. Positive
+ * numbers are ordered as their bits are. The list is in `list` or, then returned, in `other`.
+ */
+static struct k_sample_entry *sort(struct k_sample_entry *list, struct k_sample_entry *other,
+                                   uint32_t n)
+{
+    uint32_t first[N_DIGITS][1u << DIGIT_BITS] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        for (unsigned d = 0; d < N_DIGITS; d++)
+            first[d][digit(&list[i], d)]++;
+    for (unsigned d = 0; d < N_DIGITS; d++) {
+        uint32_t sum = 0;
+        if (n && first[d][digit(&list[0], d)] == n)
+            continue; /* all have the same one */
+        for (uint32_t v = 0; v < 1u << DIGIT_BITS; v++) {
+            uint32_t count = first[d][v];
+            first[d][v] = sum;
+            sum += count;
+        }
+        for (uint32_t i = 0; i < n; i++)
+            other[first[d][digit(&list[i], d)]++] = list[i];
+        struct k_sample_entry *sorted = other;
+        other = list;
+        list = sorted;
+    }
+    return list;
+}
+
+/* Cuts the tail: at most top_k, and no more than it takes to reach top_p. */
+static uint32_t cut(const struct k_draw *d, const struct k_sample_entry *list, uint32_t n)
+{
     if (d->top_k && d->top_k < n)
         n = d->top_k;
     double total = 0, sum = 0;
@@ -94,13 +118,18 @@ struct k_drawn k_sample_one(const struct k_sample_row *r, struct k_sample_entry 
     struct k_drawn best = find_best(r, &largest);
     if (best.state != K_DRAWN || d->temperature <= 0)
         return best;
-    uint32_t kept = cut(d, scratch, weigh(r, largest, scratch)), i = 0;
+    struct k_sample_entry *list = scratch;
+    uint32_t kept = weigh(r, largest, list), i = 0;
+    if (k_sample_is_cut(d)) {
+        list = sort(list, scratch + r->n_vocab, kept);
+        kept = cut(d, list, kept);
+    }
     for (uint32_t k = 0; k < kept; k++)
-        total += scratch[k].p;
+        total += list[k].p;
     double at = k_philox_uniform(d->seed, d->position, 0) * total;
-    while (i + 1 < kept && (sum += scratch[i].p) <= at)
+    while (i + 1 < kept && (sum += list[i].p) <= at)
         i++;
-    return (struct k_drawn){K_DRAWN, scratch[i].id, r->logits[scratch[i].id], total};
+    return (struct k_drawn){K_DRAWN, list[i].id, r->logits[list[i].id], total};
 }
 
 /* ---- the op -------------------------------------------------------------------------------
@@ -142,8 +171,8 @@ void k_sample_ref(struct kernels *k, const struct k_sample *a)
     assert(a->n <= K_SAMPLE_ROWS);
     if (k_failed(k) || !a->n)
         return;
-    c.scratch =
-        k_scratch_threads(k, K_SLOT_OP, a->n_vocab * sizeof(struct k_sample_entry), &c.stride);
+    c.scratch = k_scratch_threads(
+        k, K_SLOT_OP, 2 * (size_t)a->n_vocab * sizeof(struct k_sample_entry), &c.stride);
     if (c.scratch)
         k_run(k, sample_rows, &c, a->n, (size_t)a->n * a->n_vocab * 20);
 }

@@ -89,7 +89,7 @@ struct k_sample_entry {
     uint32_t id;
 };
 
-/* scratch [n_vocab] */
+/* scratch [2][n_vocab] */
 struct k_drawn k_sample_one(const struct k_sample_row *row, struct k_sample_entry *scratch);
 
 #ifdef __cplusplus

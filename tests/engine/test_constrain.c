@@ -297,7 +297,7 @@ static uint32_t run(const struct fixture *f, uint64_t seed, bool thinking)
 {
     const struct sampling s = {.seed = seed, .temperature = 1, .top_p = 1, .rules = f->rules};
     struct constrain_state calls = {0};
-    struct k_sample_entry scratch[MAX_VOCAB];
+    struct k_sample_entry scratch[2 * MAX_VOCAB];
     float logits[MAX_VOCAB];
     struct chat_parser *p = NULL;
     struct error e = {0};

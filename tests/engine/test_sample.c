@@ -9,7 +9,7 @@
 
 static uint32_t draw(const struct sampling *s, const float *logits, uint64_t position)
 {
-    struct k_sample_entry scratch[N];
+    struct k_sample_entry scratch[2 * N];
     struct error e = {0};
     uint32_t id = UINT32_MAX;
     assert_ok(sample_token(s, NULL, logits, N, position, scratch, &id, &e), &e);
@@ -146,7 +146,7 @@ static void test_broken_logits(void **state)
     (void)state;
     for (int i = 0; i < 3; i++) {
         float logits[N] = {0};
-        struct k_sample_entry scratch[N];
+        struct k_sample_entry scratch[2 * N];
         struct error e = {0};
         uint32_t id = 77;
         logits[5] = bad[i];

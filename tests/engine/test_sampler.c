@@ -95,7 +95,7 @@ static void check_rows(struct kernels *k, const struct rules *r)
     const uint32_t n = K_SAMPLE_ROWS;
     static float rows[K_SAMPLE_ROWS * VOCAB];
     struct constrain_state calls[K_SAMPLE_ROWS] = {0};
-    struct k_sample_entry scratch[VOCAB];
+    struct k_sample_entry scratch[2 * VOCAB];
     struct sampling s[K_SAMPLE_ROWS];
     struct sampler *x = NULL;
     struct error e = {0};

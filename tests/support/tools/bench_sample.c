@@ -85,11 +85,11 @@ static int by_size(const void *a, const void *b)
 
 /* Microseconds of one token; rules NULL: not held to anything. */
 static enum err measure(const struct bench *b, const struct constrain_state *calls,
-                        const struct call_rules *rules, float temperature, float min_p,
-                        double *us, struct error *e)
+                        const struct call_rules *rules, const struct sampling *how, double *us,
+                        struct error *e)
 {
-    const struct sampling s = {
-        .seed = 7, .temperature = temperature, .top_p = 1, .min_p = min_p, .rules = rules};
+    struct sampling s = *how;
+    s.rules = rules;
     double all[MAX_REPS];
     for (size_t i = 0; i < b->n_reps; i++) {
         clock_t t0 = clock(); /* of the CPU: the machine may be busy */
@@ -107,17 +107,22 @@ static enum err measure(const struct bench *b, const struct constrain_state *cal
 static enum err report(const struct bench *b, size_t place, struct error *e)
 {
     struct constrain_state s;
-    double free_us[3], held_us[3];
-    static const float HOW[3][2] = {{0, 0}, {1, 0}, {1, 0.05f}};
+    static const struct sampling HOW[] = {
+        {.seed = 7, .top_p = 1},
+        {.seed = 7, .temperature = 1, .top_p = 1},
+        {.seed = 7, .temperature = 1, .top_p = 1, .min_p = 0.05f},
+        {.seed = 7, .temperature = 1, .top_p = 0.95f}};
+    double free_us[4], held_us[4];
     enum err rc = find_place(b, PLACES[place].text, &s, e);
-    for (int i = 0; i < 3 && !rc; i++)
-        if (!(rc = measure(b, &s, NULL, HOW[i][0], HOW[i][1], &free_us[i], e)))
-            rc = measure(b, &s, b->rules, HOW[i][0], HOW[i][1], &held_us[i], e);
+    for (int i = 0; i < 4 && !rc; i++)
+        if (!(rc = measure(b, &s, NULL, &HOW[i], &free_us[i], e)))
+            rc = measure(b, &s, b->rules, &HOW[i], &held_us[i], e);
     if (!rc)
         printf("{\"place\": \"%s\", \"vocabulary\": %u, \"greedy_us\": [%.0f, %.0f], "
-               "\"temperature_1_us\": [%.0f, %.0f], \"min_p_us\": [%.0f, %.0f]}\n",
+               "\"temperature_1_us\": [%.0f, %.0f], \"min_p_us\": [%.0f, %.0f], "
+               "\"top_p_us\": [%.0f, %.0f]}\n",
                PLACES[place].name, b->n, free_us[0], held_us[0], free_us[1], held_us[1],
-               free_us[2], held_us[2]);
+               free_us[2], held_us[2], free_us[3], held_us[3]);
     return rc;
 }
 
@@ -132,7 +137,7 @@ static enum err open_all(struct bench *b, const char *model, struct error *e)
         return rc;
     b->n = tokenizer_size(b->tokenizer);
     b->logits = malloc(b->n * sizeof *b->logits);
-    b->scratch = malloc(b->n * sizeof *b->scratch);
+    b->scratch = malloc(2 * b->n * sizeof *b->scratch);
     if (!b->logits || !b->scratch)
         return err_set(e, ERR_NOMEM, "%u logits", b->n);
     for (uint32_t i = 0; i < b->n; i++)
