@@ -37,54 +37,74 @@ static enum err run_blocks(struct model *m, const struct draft_ask *asks, uint32
     return m->broken.code ? err_set(e, m->broken.code, "%s", m->broken.msg) : OK;
 }
 
-/* Logits and confidence of a collapsed row h, given the token before it. */
-static enum err head(struct model *m, const float *h, uint32_t before, float *logits,
-                     float *confidence, struct error *e)
+/* Queues what the token before adds to the logits of guess number i, and its confidence, which
+ * is of its collapsed row h. before: an id in memory of the backend. */
+static void head(struct model *m, const float *h, const uint32_t *before, uint32_t i)
 {
     const struct config *c = &m->config;
     const struct draft_weights *w = &m->weights.draft;
     struct work *b = m->work;
-    size_t n_bytes = c->vocab_size * sizeof(*logits);
-    m->k.copy_in(&m->k, b->ids, &before, sizeof(before));
     m->k.copy(&m->k, b->draft_in, h, c->dim * sizeof(float));
     m->k.embed(&m->k, &(struct k_embed){.w = &w->markov_embed,
-                                        .ids = b->ids,
+                                        .ids = before,
                                         .x = b->draft_in + c->dim,
                                         .n = 1,
                                         .copies = 1});
     forward_product(m, &w->markov_head, b->draft_in + c->dim, b->d_draft_bias, 1, K_EXACT);
-    forward_product(m, &w->confidence, b->draft_in, b->d_confidence, 1, K_EXACT);
-    work_to_host(m, b->draft_bias, b->d_draft_bias, n_bytes);
-    work_to_host(m, b->confidence, b->d_confidence, sizeof(*confidence));
+    forward_product(m, &w->confidence, b->draft_in, b->d_confidence + i, 1, K_EXACT);
+}
+
+/* Whether guess number i is worth checking; *right is the chance of all before it. */
+static bool is_likely(const struct model *m, const struct draft_ask *ask, uint32_t i,
+                      double *right)
+{
+    struct draft *out = ask->out;
+    out->confidence[i] = m->work->confidence[i];
+    *right *= k_sigmoid((double)out->confidence[i]);
+    if (*right >= m->draft_confidence)
+        return true;
+    out->n = i;
+    out->n_cut = ask->n - i;
+    return false;
+}
+
+/* ---- on the host: what a guess is decides what the next one is drawn from -----------------
+ */
+
+/* The logits of guess number i: its row of base logits and what the token before adds. */
+static enum err add_head(struct model *m, const float *h, uint32_t before, uint32_t i,
+                         float *row, struct error *e)
+{
+    struct work *b = m->work;
+    uint32_t n = m->config.vocab_size;
+    m->k.copy_in(&m->k, b->ids, &before, sizeof(before));
+    head(m, h, b->ids, i);
+    work_to_host(m, b->draft_bias, b->d_draft_bias, n * sizeof(*row));
+    work_to_host(m, b->confidence + i, b->d_confidence + i, sizeof(*b->confidence));
     enum err rc = m->k.sync(&m->k, e);
-    *confidence = *b->confidence;
-    for (uint32_t k = 0; k < c->vocab_size && !rc; k++)
-        logits[k] += b->draft_bias[k];
+    for (uint32_t k = 0; k < n && !rc; k++)
+        row[k] += b->draft_bias[k];
     return rc;
 }
 
 /* One guess after the other, from the block's collapsed rows h and their base logits. */
-static enum err guess(struct model *m, const struct draft_ask *ask, const float *h,
-                      float *logits, struct error *e)
+static enum err guess_here(struct model *m, const struct draft_ask *ask, const float *h,
+                           float *logits, struct error *e)
 {
     const struct config *c = &m->config;
     struct draft *out = ask->out;
-    double right = 1; /* the chance of all so far */
+    double right = 1;
     struct constrain_state calls =
         ask->s->work.calls; /* the guesses have to fit the run, too */
     *out = (struct draft){.n = ask->n, .logits = logits};
     for (uint32_t i = 0; i < ask->n; i++) {
         float *row = logits + (size_t)i * c->vocab_size;
-        enum err rc = head(m, h + (size_t)i * c->dim, i ? out->ids[i - 1] : ask->anchor, row,
-                           &out->confidence[i], e);
+        enum err rc =
+            add_head(m, h + (size_t)i * c->dim, i ? out->ids[i - 1] : ask->anchor, i, row, e);
         if (rc)
             return err_wrap(e, rc, "draft %u", i);
-        right *= k_sigmoid((double)out->confidence[i]);
-        if (right < m->draft_confidence) {
-            out->n = i;
-            out->n_cut = ask->n - i;
+        if (!is_likely(m, ask, i, &right))
             break;
-        }
         if ((rc =
                  sample_token(ask->how, &calls, row, c->vocab_size, ask->s->kv.n_tokens + 1 + i,
                               sampler_scratch(m->sampler), &out->ids[i], e)))
@@ -93,6 +113,63 @@ static enum err guess(struct model *m, const struct draft_ask *ask, const float 
             constrain_feed(ask->how->rules, &calls, out->ids[i]);
     }
     return OK;
+}
+
+/* ---- on a device: all are drawn before the host learns of one -----------------------------
+ */
+
+/* The guesses up to the first that is too unsure, or does not fit the run: what may come was
+ * listed for the first one. */
+static enum err take_guesses(struct model *m, const struct draft_ask *ask, struct error *e)
+{
+    const struct call_rules *rules = ask->how->rules;
+    struct constrain_state calls = ask->s->work.calls;
+    struct draft *out = ask->out;
+    double right = 1;
+    for (uint32_t i = 0; i < ask->n && is_likely(m, ask, i, &right); i++) {
+        uint32_t *id = &out->ids[i];
+        enum err rc = sampler_guess_take(m->sampler, i, ask->s->kv.n_tokens + 1 + i, id, e);
+        if (rc)
+            return err_wrap(e, rc, "draft %u", i);
+        if (rules && !constrain_allows(rules, &calls, *id)) {
+            out->n = i;
+            break;
+        }
+        if (rules)
+            constrain_feed(rules, &calls, *id);
+    }
+    return OK;
+}
+
+static enum err guess_there(struct model *m, const struct draft_ask *ask, const float *h,
+                            const float *d_logits, struct error *e)
+{
+    const struct config *c = &m->config;
+    struct work *b = m->work;
+    *ask->out = (struct draft){.n = ask->n};
+    m->k.copy_in(&m->k, b->ids, &ask->anchor, sizeof(ask->anchor));
+    for (uint32_t i = 0; i < ask->n; i++) {
+        const uint32_t *before = i ? sampler_guess_id(m->sampler, i - 1) : b->ids;
+        head(m, h + (size_t)i * c->dim, before, i);
+        sampler_guess(m->sampler, i, d_logits + (size_t)i * c->vocab_size, b->d_draft_bias,
+                      ask->s->kv.n_tokens + 1 + i);
+    }
+    sampler_guess_end(m->sampler, ask->n);
+    work_to_host(m, b->confidence, b->d_confidence, ask->n * sizeof(*b->confidence));
+    enum err rc = m->k.sync(&m->k, e);
+    return rc ? rc : take_guesses(m, ask, e);
+}
+
+/* The guesses of an ask whose base logits begin at row `first`. */
+static enum err guess(struct model *m, const struct draft_ask *ask, const float *h,
+                      uint32_t first, struct error *e)
+{
+    size_t vocab = m->config.vocab_size;
+    float *logits = m->work->logits + first * vocab, *there = m->work->d_logits + first * vocab;
+    if (!ask->shows && sampler_guess_begin(m->sampler, ask->how, &ask->s->work.calls))
+        return guess_there(m, ask, h, there, e);
+    work_to_host(m, logits, there, ask->n * vocab * sizeof(*logits));
+    return guess_here(m, ask, h, logits, e);
 }
 
 /* Base logits for the asks from `at` on, as many as there is room for; returns where it ends.
@@ -113,7 +190,6 @@ static uint32_t base_logits(struct model *m, const struct draft_ask *asks, uint3
                                          .eps = c->norm_eps,
                                          .round = m->rounding.value});
     forward_product(m, &m->weights.head, b->y, b->d_logits, n, K_EXACT);
-    work_to_host(m, b->logits, b->d_logits, (size_t)n * c->vocab_size * sizeof(float));
     return at;
 }
 
@@ -124,13 +200,11 @@ enum err draft_propose_all(struct model *m, const struct draft_ask *asks, uint32
     assert(n_asks <= DRAFT_MAX_ASKS);
     enum err rc = run_blocks(m, asks, n_asks, e);
     for (uint32_t at = 0, end; at < n_asks && !rc; at = end) {
-        float *logits = m->work->logits;
+        uint32_t row = 0;
         end = base_logits(m, asks, at, n_asks);
-        for (uint32_t k = at; k < end && !rc; k++) {
+        for (uint32_t k = at; k < end && !rc; row += asks[k++].n) {
             assert(asks[k].n <= c->draft_block);
-            rc =
-                guess(m, &asks[k], m->work->h + (size_t)k * c->draft_block * c->dim, logits, e);
-            logits += (size_t)asks[k].n * c->vocab_size;
+            rc = guess(m, &asks[k], m->work->h + (size_t)k * c->draft_block * c->dim, row, e);
         }
     }
     return rc;
@@ -140,6 +214,7 @@ enum err draft_propose(struct model *m, struct model_seq *s, uint32_t anchor,
                        const struct sampling *how, uint32_t n, struct draft *out,
                        struct error *e)
 {
-    const struct draft_ask ask = {.s = s, .anchor = anchor, .n = n, .how = how, .out = out};
+    const struct draft_ask ask = {
+        .s = s, .anchor = anchor, .n = n, .how = how, .out = out, .shows = true};
     return draft_propose_all(m, &ask, 1, e);
 }

@@ -18,8 +18,8 @@ struct draft {
     /* Logits of being right, given that those before are: of the guesses, then of the one that
      * was too unsure. */
     float confidence[CONFIG_MAX_DRAFT_BLOCK];
-    /* [n][vocab], the Markov head's included; in the work buffers, good where one was asked for
-     */
+    /* [n][vocab], the Markov head's included; in the work buffers, good where one was asked
+     * for. NULL: they are the device's alone */
     const float *logits;
 };
 
@@ -30,6 +30,7 @@ struct draft_ask {
     uint32_t anchor, n;
     const struct sampling *how;
     struct draft *out;
+    bool shows; /* out->logits are wanted, wherever that is dear */
 };
 #define DRAFT_MAX_ASKS 64
 
@@ -40,7 +41,7 @@ struct draft_ask {
  * no numbers. Whose fault an error is it does not say. */
 NODISCARD enum err draft_propose_all(struct model *m, const struct draft_ask *asks,
                                      uint32_t n_asks, struct error *e);
-/* The same for one. */
+/* The same for one, with its logits. */
 NODISCARD enum err draft_propose(struct model *m, struct model_seq *s, uint32_t anchor,
                                  const struct sampling *how, uint32_t n, struct draft *out,
                                  struct error *e);

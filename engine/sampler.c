@@ -106,7 +106,8 @@ bool sampler_add(struct sampler *s, const struct sampling *how,
     return false;
 }
 
-void sampler_run(struct sampler *s, const float *logits)
+/* Masks and biases go to the device. False: no row does. */
+static bool send_lists(struct sampler *s)
 {
     struct kernels *k = s->k;
     size_t mask = s->n_words * sizeof(*s->allowed);
@@ -116,14 +117,20 @@ void sampler_run(struct sampler *s, const float *logits)
         if (s->call.draw[i].is_masked)
             k->copy_in(k, s->d_allowed + i * s->n_words, s->allowed + i * s->n_words, mask);
     }
-    if (!any)
-        return;
-    if (s->n_bias)
+    if (any && s->n_bias)
         k->copy_in(k, s->d_bias, s->bias, s->n_bias * sizeof(*s->bias));
-    s->call.logits = logits;
     s->call.bias = s->d_bias;
     s->call.allowed = s->d_allowed;
     s->call.drawn = s->d_drawn;
+    return any;
+}
+
+void sampler_run(struct sampler *s, const float *logits)
+{
+    struct kernels *k = s->k;
+    if (!send_lists(s))
+        return;
+    s->call.logits = logits;
     k->sample(k, &s->call);
     k->copy_out(k, s->drawn, s->d_drawn, s->call.n * sizeof(*s->drawn));
 }
@@ -135,4 +142,39 @@ enum err sampler_take(struct sampler *s, uint32_t i, const struct sampling *how,
     if (s->is_drawn[i])
         return sample_result(&s->drawn[i], position, id, e);
     return sample_token(how, calls, row, s->call.n_vocab, position, s->scratch, id, e);
+}
+
+bool sampler_guess_begin(struct sampler *s, const struct sampling *how,
+                         const struct constrain_state *calls)
+{
+    sampler_begin(s);
+    return !sampler_add(s, how, calls, 0) && send_lists(s);
+}
+
+void sampler_guess(struct sampler *s, uint32_t i, const float *logits, const float *add,
+                   uint64_t position)
+{
+    struct k_sample one = s->call;
+    assert(i < K_SAMPLE_ROWS);
+    one.logits = logits;
+    one.add = add;
+    one.drawn = s->d_drawn + i;
+    one.draw[0].position = position;
+    s->k->sample(s->k, &one);
+}
+
+const uint32_t *sampler_guess_id(const struct sampler *s, uint32_t i)
+{
+    return &s->d_drawn[i].id;
+}
+
+void sampler_guess_end(struct sampler *s, uint32_t n)
+{
+    s->k->copy_out(s->k, s->drawn, s->d_drawn, n * sizeof(*s->drawn));
+}
+
+enum err sampler_guess_take(struct sampler *s, uint32_t i, uint64_t position, uint32_t *id,
+                            struct error *e)
+{
+    return sample_result(&s->drawn[i], position, id, e);
 }

@@ -45,6 +45,21 @@ NODISCARD enum err sampler_take(struct sampler *s, uint32_t i, const struct samp
                                 const struct constrain_state *calls, const float *row,
                                 uint64_t position, uint32_t *id, struct error *e);
 
+/* Guesses: one behind the other, of which the host learns none before the end. Each is drawn
+ * from the sum of two rows of the backend's memory. False: this run's are to be drawn on the
+ * host; as for a row, and wherever the host may read the memory. What may come is taken to be
+ * what may come first: whoever takes a guess looks whether it fits. */
+bool sampler_guess_begin(struct sampler *s, const struct sampling *how,
+                         const struct constrain_state *calls);
+/* Queues guess number i, and where its id will be, in the backend's memory. */
+void sampler_guess(struct sampler *s, uint32_t i, const float *logits, const float *add,
+                   uint64_t position);
+const uint32_t *sampler_guess_id(const struct sampler *s, uint32_t i);
+/* Fetches n of them; each is good after a sync() that was well. Errors as sample_token(). */
+void sampler_guess_end(struct sampler *s, uint32_t n);
+NODISCARD enum err sampler_guess_take(struct sampler *s, uint32_t i, uint64_t position,
+                                      uint32_t *id, struct error *e);
+
 /* For draws beside all this: [2][n_vocab] */
 struct k_sample_entry *sampler_scratch(struct sampler *s);
 

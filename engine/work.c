@@ -78,7 +78,7 @@ static size_t list_buffers(const struct model *m, struct work *w, size_t cap,
     ADD(target, cap * c->n_draft_targets * D * f);
     ADD(draft_in, c->n_drafts ? (D + c->draft_rank) * f : 0);
     ADD_PAIR(draft_bias, c->n_drafts ? c->vocab_size * f : 0);
-    ADD_PAIR(confidence, c->n_drafts ? f : 0);
+    ADD_PAIR(confidence, c->n_drafts ? CONFIG_MAX_DRAFT_BLOCK * f : 0);
     ADD_PAIR(logits, (size_t)LOGIT_ROWS * c->vocab_size * f);
 #undef ADD
 #undef ADD_PAIR

@@ -59,7 +59,7 @@ struct work {
     float *target;   /* [cap][n_draft_targets][D] streams that the draft layers are fed */
     float *draft_in; /* [D+rank] of the confidence head */
     float *draft_bias, *d_draft_bias; /* [vocab] of the Markov head */
-    float *confidence, *d_confidence; /* [1] */
+    float *confidence, *d_confidence; /* [CONFIG_MAX_DRAFT_BLOCK] */
     float *logits, *d_logits;         /* [LOGIT_ROWS][vocab] */
 };
 

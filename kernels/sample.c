@@ -7,13 +7,18 @@
 #include "kernels/philox.h"
 #include "kernels/sample_rules.h"
 
+static float logit(const struct k_sample_row *r, uint32_t id)
+{
+    return r->add ? r->logits[id] + r->add[id] : r->logits[id];
+}
+
 /* The logit of id with its bias; *next goes along the list of biases as id ascends. */
 static double biased(const struct k_sample_row *r, uint32_t id, uint32_t *next)
 {
     uint32_t n_bias = r->draw->n_bias;
     while (*next < n_bias && r->bias[*next].id < id)
         ++*next;
-    double x = (double)r->logits[id];
+    double x = (double)logit(r, id);
     return *next < n_bias && r->bias[*next].id == id ? x + (double)r->bias[*next].value : x;
 }
 
@@ -28,12 +33,13 @@ static struct k_drawn find_best(const struct k_sample_row *r, double *largest)
     struct k_drawn best = {.state = K_DRAWN_NOTHING};
     uint32_t next = 0;
     for (uint32_t i = 0; i < r->n_vocab; i++) {
-        if (!isfinite(r->logits[i]))
-            return (struct k_drawn){K_DRAWN_BROKEN, i, r->logits[i], 0};
+        float x32 = logit(r, i);
+        if (!isfinite(x32))
+            return (struct k_drawn){K_DRAWN_BROKEN, i, x32, 0};
         double x = biased(r, i, &next);
         if ((best.state == K_DRAWN && x <= *largest) || !is_allowed(r, i))
             continue;
-        best = (struct k_drawn){K_DRAWN, i, r->logits[i], 0};
+        best = (struct k_drawn){K_DRAWN, i, x32, 0};
         *largest = x;
     }
     return best;
@@ -129,7 +135,7 @@ struct k_drawn k_sample_one(const struct k_sample_row *r, struct k_sample_entry 
     double at = k_philox_uniform(d->seed, d->position, 0) * total;
     while (i + 1 < kept && (sum += list[i].p) <= at)
         i++;
-    return (struct k_drawn){K_DRAWN, list[i].id, r->logits[list[i].id], total};
+    return (struct k_drawn){K_DRAWN, list[i].id, logit(r, list[i].id), total};
 }
 
 /* ---- the op -------------------------------------------------------------------------------
@@ -155,6 +161,7 @@ static void sample_rows(void *arg, size_t first, size_t last, uint32_t thread)
         const struct k_draw *d = &a->draw[i];
         const struct k_sample_row row = {
             .logits = a->logits + i * a->n_vocab,
+            .add = a->add ? a->add + i * a->n_vocab : NULL,
             .n_vocab = a->n_vocab,
             .draw = d,
             .bias = d->n_bias ? a->bias + d->bias_at : NULL,

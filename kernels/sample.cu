@@ -68,10 +68,16 @@ __device__ static inline bool is_allowed(const struct k_sample &a, size_t row, u
            (a.allowed[row * K_MASK_WORDS(a.n_vocab) + id / 32] >> (id % 32) & 1u);
 }
 
+__device__ static inline float logit(const struct k_sample &a, size_t row, uint32_t id)
+{
+    size_t at = row * a.n_vocab + id;
+    return a.add ? a.logits[at] + a.add[at] : a.logits[at];
+}
+
 /* The logit of id with its bias, which is looked for in the row's part of the list. */
 __device__ static inline double biased(const struct k_sample &a, size_t row, uint32_t id)
 {
-    double x = (double)a.logits[row * a.n_vocab + id];
+    double x = (double)logit(a, row, id);
     uint32_t from = a.draw[row].bias_at, end = from + a.draw[row].n_bias, to = end;
     while (from < to) {
         uint32_t middle = from + (to - from) / 2;
@@ -92,7 +98,7 @@ __global__ void sample_look(struct k_sample a, struct sample_best *parts)
     for (uint32_t id = first + threadIdx.x; id < first + PART && id < a.n_vocab;
          id += THREADS) {
         struct sample_best one = {0, NONE, NONE};
-        if (!is_number(a.logits[row * a.n_vocab + id]))
+        if (!is_number(logit(a, row, id)))
             one.broken = id;
         else if (is_allowed(a, row, id))
             one.logit = biased(a, row, id), one.id = id;
@@ -371,7 +377,7 @@ __global__ void sample_draw(struct k_sample a, const struct sample_best *parts,
         }
     }
     if (threadIdx.x == 0) {
-        out.logit = out.state == K_DRAWN_NOTHING ? 0 : a.logits[base + out.id];
+        out.logit = out.state == K_DRAWN_NOTHING ? 0 : logit(a, row, out.id);
         a.drawn[row] = out;
     }
 }

@@ -2,11 +2,11 @@
  * this order.
  *
  * logits   [n][n_vocab] f32
- * draw     [n] how, by value: a row is drawn by its own
- * bias     ids ascending within a row's part of it; an id that there is not counts for nothing
- * allowed  [n][K_MASK_WORDS(n_vocab)] u32: bit id % 32 of word id / 32. Read where is_masked;
- *          ids that are not allowed have no part in the draw. NULL: no row is masked
- * drawn    [n]
+ * add      [n][n_vocab] f32 or NULL: added to the logits first, in f32; "logit" below is the
+ * sum draw     [n] how, by value: a row is drawn by its own bias     ids ascending within a
+ * row's part of it; an id that there is not counts for nothing allowed
+ * [n][K_MASK_WORDS(n_vocab)] u32: bit id % 32 of word id / 32. Read where is_masked; ids that
+ * are not allowed have no part in the draw. NULL: no row is masked drawn    [n]
  *
  * In double: l = logit + bias, p = k_exp((l - largest) / temperature), 0 where p < min_p (and,
  * without looking, where it would surely be). Temperature 0 takes the largest l; equal ones:
@@ -62,7 +62,7 @@ struct k_drawn {
 };
 
 struct k_sample {
-    const float *logits;
+    const float *logits, *add;
     const struct logit_bias *bias;
     const uint32_t *allowed;
     struct k_drawn *drawn;
@@ -76,7 +76,7 @@ struct k_sample {
 /* The same for a row whose ids are allowed by a function, which is asked about few of them: the
  * text that the op is on host backends. */
 struct k_sample_row {
-    const float *logits; /* [n_vocab] */
+    const float *logits, *add; /* [n_vocab]; add NULL: nothing */
     uint32_t n_vocab;
     const struct k_draw *draw;                    /* bias_at and is_masked mean nothing here */
     const struct logit_bias *bias;                /* [draw->n_bias] */

@@ -193,6 +193,7 @@ struct outcome {
     uint32_t ids[N_NEW];
     size_t n, n_copied; /* bytes, of the run */
     struct seq_digest digest;
+    uint64_t n_guessed, n_right;
 };
 
 static struct outcome run(const char *backend, const struct sampling *s, uint32_t n_drafts,
@@ -217,6 +218,7 @@ static struct outcome run(const char *backend, const struct sampling *s, uint32_
     (void)drive_run(m, out.ids, N_NEW, &out.n);
     out.digest = seq_digest(seq);
     out.n_copied = n_copied;
+    engine_draft_counts(m, &out.n_guessed, &out.n_right);
     model_of(m)->k.copy_out = copy_out;
     engine_free(m);
     return out;
@@ -247,6 +249,12 @@ static void test_runs(void **state)
     host = run(NULL, &s, 0, false), there = run("fenced", &s, 0, false);
     assert_same(&host, &there);
     assert_true(there.n_copied < N_NEW * row / 8);
+    host = run(NULL, &s, 2, false), there = run("fenced", &s, 2, false); /* nor for guesses */
+    assert_same(&host, &there);
+    assert_true(there.n_guessed > N_NEW / 2 && there.n_right > 0);
+    assert_int_equal(there.n_guessed, host.n_guessed);
+    assert_int_equal(there.n_right, host.n_right);
+    assert_true(there.n_copied < N_NEW * row / 4);
     s.bias = r.bias, s.n_bias = 3;
     host = run(NULL, &s, 2, true), there = run("fenced", &s, 2, true);
     assert_same(&host, &there);

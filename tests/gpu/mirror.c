@@ -428,7 +428,8 @@ static void mirror_sample(struct kernels *k, const struct k_sample *a)
     for (uint32_t i = 0; i < x.n; i++)
         if (x.draw[i].bias_at + (size_t)x.draw[i].n_bias > n_bias)
             n_bias = x.draw[i].bias_at + (size_t)x.draw[i].n_bias;
-    IN(logits, (size_t)x.n * x.n_vocab * F), IN(bias, n_bias * sizeof(*x.bias));
+    IN(logits, (size_t)x.n * x.n_vocab * F), IN(add, (size_t)x.n * x.n_vocab * F);
+    IN(bias, n_bias * sizeof(*x.bias));
     IN(allowed, x.n * K_MASK_WORDS(x.n_vocab) * sizeof(*x.allowed));
     OUT(drawn, x.n * sizeof(*x.drawn));
     RUN(sample);

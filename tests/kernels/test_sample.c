@@ -30,10 +30,16 @@ static bool allowed(const struct k_sample *a, uint32_t row, uint32_t id)
     return !a->draw[row].is_masked || mask[id / 32] >> (id % 32) & 1;
 }
 
+static float plain(const struct k_sample *a, uint32_t row, uint32_t id)
+{
+    size_t at = (size_t)row * a->n_vocab + id;
+    return a->logits[at] + (a->add ? a->add[at] : 0);
+}
+
 static double logit(const struct k_sample *a, uint32_t row, uint32_t id)
 {
     const struct k_draw *d = &a->draw[row];
-    double x = (double)a->logits[(size_t)row * a->n_vocab + id];
+    double x = (double)plain(a, row, id);
     for (uint32_t i = d->bias_at; i < d->bias_at + d->n_bias; i++)
         if (a->bias[i].id == id)
             x += (double)a->bias[i].value;
@@ -58,18 +64,18 @@ static uint32_t n_counted(const struct k_draw *d, const struct entry *list, uint
 static struct k_drawn wanted(const struct k_sample *a, uint32_t row)
 {
     const struct k_draw *d = &a->draw[row];
-    const float *logits = a->logits + (size_t)row * a->n_vocab;
     struct entry *list = malloc(a->n_vocab * sizeof *list);
     struct k_drawn out = {.state = K_DRAWN_NOTHING};
     double largest = -HUGE_VAL, sum = 0;
     uint32_t n = 0, i = 0;
     assert_non_null(list);
     for (uint32_t id = a->n_vocab; id-- > 0;)
-        if (!isfinite(logits[id]))
-            out = (struct k_drawn){K_DRAWN_BROKEN, id, logits[id], 0};
+        if (!isfinite(plain(a, row, id)))
+            out = (struct k_drawn){K_DRAWN_BROKEN, id, plain(a, row, id), 0};
         else if (out.state != K_DRAWN_BROKEN && allowed(a, row, id) &&
                  logit(a, row, id) >= largest)
-            largest = logit(a, row, id), out = (struct k_drawn){K_DRAWN, id, logits[id], 0};
+            largest = logit(a, row, id),
+            out = (struct k_drawn){K_DRAWN, id, plain(a, row, id), 0};
     for (uint32_t id = 0; id < a->n_vocab && out.state == K_DRAWN; id++) {
         double p = k_exp((logit(a, row, id) - largest) / (double)d->temperature);
         if (allowed(a, row, id) && p > 0 && p >= (double)d->min_p)
@@ -84,7 +90,7 @@ static struct k_drawn wanted(const struct k_sample *a, uint32_t row)
         double at = k_philox_uniform(d->seed, d->position, 0) * out.whole;
         while (i + 1 < n && (sum += list[i].p) <= at)
             i++;
-        out.id = list[i].id, out.logit = logits[out.id];
+        out.id = list[i].id, out.logit = plain(a, row, out.id);
     }
     free(list);
     return out;
@@ -130,7 +136,7 @@ static const struct logit_bias BIAS[] = {
 };
 
 struct world {
-    float *logits;
+    float *logits, *add;
     uint32_t *mask;
     struct k_sample a;
 };
@@ -140,8 +146,10 @@ static struct world world_new(uint32_t n, uint32_t n_vocab)
     struct world w = {.a = {.n = n, .n_vocab = n_vocab, .bias = BIAS}};
     size_t n_words = n * K_MASK_WORDS(n_vocab);
     w.logits = malloc((size_t)n * n_vocab * sizeof *w.logits);
+    w.add = values_new((size_t)n * n_vocab, n_vocab + 1, 2);
     w.mask = (uint32_t *)(void *)bytes_new(n_words * sizeof *w.mask, n_vocab);
-    assert_true(w.logits && w.mask);
+    assert_true(w.logits && w.add && w.mask);
+    w.a.add = n_vocab % 2 ? w.add : NULL;
     w.a.logits = w.logits, w.a.allowed = w.mask;
     for (uint32_t i = 0; i < n; i++) {
         struct k_draw *d = &w.a.draw[i];
@@ -156,7 +164,7 @@ static struct world world_new(uint32_t n, uint32_t n_vocab)
 
 static void world_free(struct world *w)
 {
-    free(w->logits), free(w->mask);
+    free(w->logits), free(w->add), free(w->mask);
 }
 
 static void check(const char *what, const struct k_drawn *got, const struct k_drawn *want)
@@ -196,6 +204,7 @@ static void check_all(const struct world *w, const char *what)
         }
         uint32_t row = w->a.n / 2; /* of several, one alone */
         one.logits += (size_t)row * a.n_vocab;
+        one.add += one.add ? (size_t)row * a.n_vocab : 0;
         one.allowed += row * K_MASK_WORDS(a.n_vocab);
         one.draw[0] = a.draw[row];
         k->sample(k, &one);

@@ -585,7 +585,8 @@ static void fenced_engram_gate(struct kernels *k, const struct k_engram_gate *a)
 static void fenced_sample(struct kernels *k, const struct k_sample *a)
 {
     struct k_sample x = *a;
-    IN("sample", logits), IN("sample", bias), IN("sample", allowed), IN("sample", drawn);
+    IN("sample", logits), IN("sample", add), IN("sample", bias), IN("sample", allowed),
+        IN("sample", drawn);
     real_of(k)->sample(real_of(k), &x);
 }
 
