@@ -310,8 +310,8 @@ NODISCARD enum err seq_import_begin(struct seq *s, uint64_t n_tokens, struct sta
 NODISCARD enum err seq_import_fetch(struct seq *s, const struct state_fetch *fetch,
                                     struct error *e);
 /* Exact: checks version, position, sizes and ranges of the tip, then makes all visible at once.
- * digest is that of the open segment at this position. ERR_FORMAT leaves the import open, so
- * that seq_rebuild can follow. */
+ * digest is that of the open segment at this position; NULL: none. ERR_FORMAT leaves the import
+ * open, so that seq_rebuild can follow. */
 NODISCARD enum err seq_import_tip(struct seq *s, const void *tip, size_t n_bytes,
                                   const struct seq_digest *digest, struct error *e);
 /* Planes only: queues a re-run of the tokens before n_tokens (deep: as many as bit-equality

@@ -288,7 +288,7 @@ enum err script_import_tip(struct script_state *s, const uint8_t *tip, uint64_t 
         return err_set(e, ERR_FORMAT, "tip: of position %llu, want %llu",
                        (unsigned long long)t.position, (unsigned long long)n_tokens);
     keep_planes(&t, s);
-    t.digest = *digest;
+    t.digest = digest ? *digest : (struct seq_digest){0};
     rehash_rows(&t);
     *s = t;
     return OK;

@@ -61,29 +61,81 @@ enum err gen_text_add(struct gen_text *g, const struct buf *piece, bool *fits, s
     return buf_add(&g->text, piece->data, piece->len, e);
 }
 
-void gen_seed(struct pyrandom *r, const char *suite, const struct suite_options *o,
-              uint32_t context)
+/* ---- one context and what is asked about it ----------------------------------------------
+ */
+
+static void seed(struct gen_context *x)
 {
     struct hash h;
     uint8_t digest[HASH_BYTES];
-    uint64_t seed = 0;
+    uint64_t v = 0;
     hash_init(&h, NULL, HASH_BYTES);
-    hash_field(&h, suite, strlen(suite));
-    hash_u64le(&h, o->seed);
-    hash_u32le(&h, o->n_tokens);
-    hash_u32le(&h, context);
+    hash_field(&h, x->suite, strlen(x->suite));
+    hash_u64le(&h, x->o->seed);
+    hash_u32le(&h, x->o->n_tokens);
+    hash_u32le(&h, x->number);
     hash_final(&h, digest);
     for (int i = 0; i < 8; i++)
-        seed = seed << 8 | digest[i];
-    pyrandom_init(r, seed);
+        v = v << 8 | digest[i];
+    pyrandom_init(&x->random, v);
 }
 
-void gen_ids(struct suite_sample *s, const char *suite, const char *task,
-             const struct suite_options *o, uint32_t context, uint64_t ordinal)
+enum err gen_context_begin(struct gen_context *x, const char *suite, const char *task,
+                           const struct suite_options *o, uint32_t number, uint32_t n_reserved,
+                           struct error *e)
 {
-    snprintf(s->id, sizeof s->id, "%s/%s/%u/%llu", suite, task, o->n_tokens,
+    *x = (struct gen_context){.suite = suite, .task = task, .o = o, .number = number};
+    if (o->n_tokens < 2 * n_reserved)
+        return err_set(e, ERR_LIMIT, "%s: %u tokens, want %u at least", suite, o->n_tokens,
+                       2 * n_reserved);
+    gen_text_init(&x->g, o->tokenizer, o->n_tokens - n_reserved);
+    seed(x);
+    return OK;
+}
+
+void gen_context_fini(struct gen_context *x)
+{
+    gen_text_fini(&x->g);
+}
+
+/* SUITE/TASK/LENGTH/ORDINAL, ordinals counted over all contexts. */
+static void name(const struct gen_context *x, uint32_t question, struct suite_sample *s)
+{
+    const uint64_t ordinal = (uint64_t)x->number * x->o->n_questions + question;
+    snprintf(s->id, sizeof s->id, "%s/%s/%u/%llu", x->suite, x->task, x->o->n_tokens,
              (unsigned long long)ordinal);
-    snprintf(s->context, sizeof s->context, "%s/%s/%u/c%u", suite, task, o->n_tokens, context);
+    snprintf(s->context, sizeof s->context, "%s/%s/%u/c%u", x->suite, x->task, x->o->n_tokens,
+             x->number);
+}
+
+enum err gen_context_end(const struct gen_context *x, struct suite_writer *w, struct error *e)
+{
+    struct suite_sample s = {.depth = -1};
+    name(x, 0, &s);
+    return suite_add_context(w, s.context, x->g.n_tokens, x->g.text.data, x->g.text.len, e);
+}
+
+enum err gen_context_ask(struct gen_context *x, struct suite_writer *w,
+                         enum suite_metric metric, uint32_t max_tokens, gen_ask_fn *ask,
+                         void *task, struct error *e)
+{
+    enum err rc = OK;
+    for (uint32_t i = 0; i < x->o->n_questions && !rc; i++) {
+        struct gen_question q = {.text = BUF_INIT(4096), .answers = WORDLIST_INIT, .depth = -1};
+        struct suite_sample s = {
+            .answer_prefix = "", .metric = metric, .max_tokens = max_tokens};
+        name(x, i, &s);
+        rc = ask(task, x, i, &q, e);
+        s.question = buf_str(&q.text);
+        s.n_question = q.text.len;
+        s.answers = &q.answers;
+        s.depth = q.depth;
+        if (!rc)
+            rc = suite_add_sample(w, &s, e);
+        buf_fini(&q.text);
+        wordlist_fini(&q.answers);
+    }
+    return rc;
 }
 
 enum err gen_add_number(struct wordlist *answers, int64_t v, struct error *e)

@@ -145,9 +145,11 @@ static uint32_t parents(struct graph *t, uint32_t node)
 }
 
 /* Every second question is a search; one with 1..MAX_ANSWERS answers is looked for. */
-static enum err ask(struct graph *t, struct pyrandom *r, uint32_t i, struct buf *question,
-                    struct wordlist *answers, struct error *e)
+static enum err ask(void *task, struct gen_context *x, uint32_t i, struct gen_question *q,
+                    struct error *e)
 {
+    struct graph *t = task;
+    struct pyrandom *r = &x->random;
     char name[NAME_CHARS + 1];
     uint32_t n = 0, node = 0, depth = 0;
     for (int k = 0; k < MAX_TRIES && (!n || n > MAX_ANSWERS); k++) {
@@ -160,58 +162,31 @@ static enum err ask(struct graph *t, struct pyrandom *r, uint32_t i, struct buf 
     node_name(node, name);
     enum err rc =
         depth
-            ? buf_printf(question, e,
+            ? buf_printf(&q->text, e,
                          "Which nodes does a breadth-first search from node %s first reach at "
                          "depth %u exactly?%s",
                          name, depth, ending)
-            : buf_printf(question, e, "Which nodes have an edge to node %s?%s", name, ending);
+            : buf_printf(&q->text, e, "Which nodes have an edge to node %s?%s", name, ending);
     for (uint32_t k = 0; k < n && !rc; k++) {
         node_name(t->queue[k], name);
-        rc = wordlist_add(answers, name, NAME_CHARS, e);
+        rc = wordlist_add(&q->answers, name, NAME_CHARS, e);
     }
-    return rc ? rc : wordlist_sort_unique(answers, e);
+    return rc ? rc : wordlist_sort_unique(&q->answers, e);
 }
 
-static enum err add_context(const struct suite_options *o, uint32_t context,
-                            struct suite_writer *w, struct error *e)
+enum err graphwalks_generate(const struct suite_options *o, uint32_t context,
+                             struct suite_writer *w, struct error *e)
 {
-    struct pyrandom r;
     AUTO(graph) struct graph t = {.n_nodes = o->n_tokens / 16 / DEGREE};
-    AUTO(gen_text) struct gen_text g = {.n_tokens = 0};
-    struct suite_sample s = {
-        .answer_prefix = "", .metric = SUITE_SET_F1, .max_tokens = N_ANSWER, .depth = -1};
-    if (o->n_tokens < 2 * N_RESERVED)
-        return err_set(e, ERR_LIMIT, SUITE ": %u tokens, want %d at least", o->n_tokens,
-                       2 * N_RESERVED);
-    gen_text_init(&g, o->tokenizer, o->n_tokens - N_RESERVED);
-    gen_seed(&r, SUITE, o, context);
-    gen_ids(&s, SUITE, TASK, o, context, 0);
-    enum err rc = write_edges(&g, &t, &r, e);
+    AUTO(gen_context) struct gen_context x;
+    enum err rc = gen_context_begin(&x, SUITE, TASK, o, context, N_RESERVED, e);
+    if (!rc)
+        rc = write_edges(&x.g, &t, &x.random, e);
     if (!rc)
         rc = index_edges(&t, e);
     if (!rc)
-        rc = suite_add_context(w, s.context, g.n_tokens, g.text.data, g.text.len, e);
-    for (uint32_t i = 0; i < o->n_questions && !rc; i++) {
-        AUTO(buf) struct buf question = BUF_INIT(4096);
-        AUTO(wordlist) struct wordlist answers = WORDLIST_INIT;
-        gen_ids(&s, SUITE, TASK, o, context, (uint64_t)context * o->n_questions + i);
-        rc = ask(&t, &r, i, &question, &answers, e);
-        s.question = buf_str(&question);
-        s.n_question = question.len;
-        s.answers = &answers;
-        if (!rc)
-            rc = suite_add_sample(w, &s, e);
-    }
-    return rc;
-}
-
-enum err graphwalks_generate(const struct suite_options *o, struct suite_writer *w,
-                             struct error *e)
-{
-    enum err rc = OK;
-    for (uint32_t i = 0; i < o->n_contexts && !rc; i++)
-        rc = add_context(o, i, w, e);
-    return rc;
+        rc = gen_context_end(&x, w, e);
+    return rc ? rc : gen_context_ask(&x, w, SUITE_SET_F1, N_ANSWER, ask, &t, e);
 }
 
 /* ---- the other way ------------------------------------------------------------------------

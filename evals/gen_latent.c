@@ -165,15 +165,18 @@ static enum err write_log(struct gen_text *g, struct log *t, struct pyrandom *r,
     return rc;
 }
 
-static enum err ask(const struct log *t, struct pyrandom *r, struct buf *question,
-                    struct wordlist *answers, struct error *e)
+static enum err ask(void *task, struct gen_context *x, uint32_t i, struct gen_question *q,
+                    struct error *e)
 {
+    const struct log *t = task;
+    struct pyrandom *r = &x->random;
+    (void)i;
     if (t->n < 20)
         return err_set(e, ERR_LIMIT, SUITE ": room for %u lines, want 20", t->n);
     const uint32_t line = 20 + pyrandom_below(r, t->n - 19), list = pyrandom_below(r, N_LISTS);
     struct state s = {.n = {0}};
-    for (uint32_t i = 0; i < line; i++)
-        apply(&s, &t->ops[i]);
+    for (uint32_t k = 0; k < line; k++)
+        apply(&s, &t->ops[k]);
     const int *v = s.v[list], n = s.n[list];
     int64_t answer = n;
     uint32_t kind = n ? pyrandom_below(r, 4) : 0;
@@ -183,54 +186,31 @@ static enum err ask(const struct log *t, struct pyrandom *r, struct buf *questio
     if (kind == 3) {
         uint32_t at = pyrandom_below(r, (uint32_t)n);
         answer = v[at];
-        rc = buf_printf(question, e, "What is the element at position %u", at + 1);
+        rc = buf_printf(&q->text, e, "What is the element at position %u", at + 1);
     } else {
-        for (int i = 0; i < n && kind == 1; i++)
-            answer = (i ? answer : 0) + v[i];
-        for (int i = 0; i < n && kind == 2; i++)
-            answer = i && answer > v[i] ? answer : v[i];
-        rc = buf_add_str(question, what[kind], e);
+        for (int k = 0; k < n && kind == 1; k++)
+            answer = (k ? answer : 0) + v[k];
+        for (int k = 0; k < n && kind == 2; k++)
+            answer = k && answer > v[k] ? answer : v[k];
+        rc = buf_add_str(&q->text, what[kind], e);
     }
     if (!rc)
-        rc = buf_printf(question, e, " of the list %s after line %u?%s", lists[list], line,
+        rc = buf_printf(&q->text, e, " of the list %s after line %u?%s", lists[list], line,
                         ending);
-    return rc ? rc : gen_add_number(answers, answer, e);
+    return rc ? rc : gen_add_number(&q->answers, answer, e);
 }
 
-static enum err add_context(const struct suite_options *o, uint32_t context,
-                            struct suite_writer *w, struct error *e)
+enum err latent_generate(const struct suite_options *o, uint32_t context,
+                         struct suite_writer *w, struct error *e)
 {
-    struct pyrandom r;
     AUTO(log) struct log t = {.n = 0};
-    AUTO(gen_text) struct gen_text g = {.n_tokens = 0};
-    struct suite_sample s = {
-        .answer_prefix = "", .metric = SUITE_SET_F1, .max_tokens = N_ANSWER, .depth = -1};
-    gen_text_init(&g, o->tokenizer, o->n_tokens - N_RESERVED);
-    gen_seed(&r, SUITE, o, context);
-    gen_ids(&s, SUITE, TASK, o, context, 0);
-    enum err rc = write_log(&g, &t, &r, e);
+    AUTO(gen_context) struct gen_context x;
+    enum err rc = gen_context_begin(&x, SUITE, TASK, o, context, N_RESERVED, e);
     if (!rc)
-        rc = suite_add_context(w, s.context, g.n_tokens, g.text.data, g.text.len, e);
-    for (uint32_t i = 0; i < o->n_questions && !rc; i++) {
-        AUTO(buf) struct buf question = BUF_INIT(4096);
-        AUTO(wordlist) struct wordlist answers = WORDLIST_INIT;
-        gen_ids(&s, SUITE, TASK, o, context, (uint64_t)context * o->n_questions + i);
-        rc = ask(&t, &r, &question, &answers, e);
-        s.question = buf_str(&question);
-        s.n_question = question.len;
-        s.answers = &answers;
-        if (!rc)
-            rc = suite_add_sample(w, &s, e);
-    }
-    return rc;
-}
-
-enum err latent_generate(const struct suite_options *o, struct suite_writer *w, struct error *e)
-{
-    enum err rc = OK;
-    for (uint32_t i = 0; i < o->n_contexts && !rc; i++)
-        rc = add_context(o, i, w, e);
-    return rc;
+        rc = write_log(&x.g, &t, &x.random, e);
+    if (!rc)
+        rc = gen_context_end(&x, w, e);
+    return rc ? rc : gen_context_ask(&x, w, SUITE_SET_F1, N_ANSWER, ask, &t, e);
 }
 
 /* ---- the other way ------------------------------------------------------------------------

@@ -87,69 +87,47 @@ static void draw_prefix(struct pyrandom *r, char out[PREFIX_CHARS + 1])
     out[PREFIX_CHARS] = 0;
 }
 
-static enum err ask(const struct gen_text *g, const struct chat_log *t, struct pyrandom *r,
-                    struct buf *question, struct buf *answer, double *depth, struct error *e)
+static enum err ask(void *task, struct gen_context *context, uint32_t i, struct gen_question *q,
+                    struct error *e)
 {
+    const struct chat_log *t = task;
+    const struct gen_text *g = &context->g;
+    struct pyrandom *r = &context->random;
+    AUTO(buf) struct buf answer = BUF_INIT(1 << 16);
+    (void)i;
     if (!t->n)
         return err_set(e, ERR_LIMIT, SUITE ": no room for a turn");
     const uint32_t which = pyrandom_below(r, t->n);
     const struct turn *x = &t->v[which];
     uint32_t ordinal = 0;
     char prefix[PREFIX_CHARS + 1];
-    for (uint32_t i = 0; i <= which; i++)
-        ordinal += t->v[i].form == x->form && t->v[i].subject == x->subject;
+    for (uint32_t k = 0; k <= which; k++)
+        ordinal += t->v[k].form == x->form && t->v[k].subject == x->subject;
     draw_prefix(r, prefix);
-    *depth = (double)x->at / (double)g->text.len;
+    q->depth = (double)x->at / (double)g->text.len;
     enum err rc =
-        buf_printf(question, e,
+        buf_printf(&q->text, e,
                    "Prepend %s to the assistant's %u%s answer to the request for a %s "
                    "about %s, and give nothing else.",
                    prefix, ordinal, ending_of(ordinal), forms[x->form], subjects[x->subject]);
     if (!rc)
-        rc = buf_add_str(answer, prefix, e);
-    return rc ? rc : buf_add(answer, g->text.data + x->at, x->n, e);
-}
-
-static enum err add_context(const struct suite_options *o, uint32_t context,
-                            struct suite_writer *w, struct error *e)
-{
-    struct pyrandom r;
-    AUTO(chat_log) struct chat_log t = {.n = 0};
-    AUTO(gen_text) struct gen_text g = {.n_tokens = 0};
-    struct suite_sample s = {
-        .answer_prefix = "", .metric = SUITE_RATIO, .max_tokens = N_ANSWER};
-    if (o->n_tokens < 2 * N_RESERVED)
-        return err_set(e, ERR_LIMIT, SUITE ": %u tokens, want %d at least", o->n_tokens,
-                       2 * N_RESERVED);
-    gen_text_init(&g, o->tokenizer, o->n_tokens - N_RESERVED);
-    gen_seed(&r, SUITE, o, context);
-    gen_ids(&s, SUITE, TASK, o, context, 0);
-    enum err rc = write_chat(&g, &t, &r, e);
+        rc = buf_add_str(&answer, prefix, e);
     if (!rc)
-        rc = suite_add_context(w, s.context, g.n_tokens, g.text.data, g.text.len, e);
-    for (uint32_t i = 0; i < o->n_questions && !rc; i++) {
-        AUTO(buf) struct buf question = BUF_INIT(4096);
-        AUTO(buf) struct buf answer = BUF_INIT(1 << 16);
-        AUTO(wordlist) struct wordlist answers = WORDLIST_INIT;
-        gen_ids(&s, SUITE, TASK, o, context, (uint64_t)context * o->n_questions + i);
-        rc = ask(&g, &t, &r, &question, &answer, &s.depth, e);
-        if (!rc)
-            rc = wordlist_add(&answers, buf_str(&answer), answer.len, e);
-        s.question = buf_str(&question);
-        s.n_question = question.len;
-        s.answers = &answers;
-        if (!rc)
-            rc = suite_add_sample(w, &s, e);
-    }
-    return rc;
+        rc = buf_add(&answer, g->text.data + x->at, x->n, e);
+    return rc ? rc : wordlist_add(&q->answers, buf_str(&answer), answer.len, e);
 }
 
-enum err mrcr_generate(const struct suite_options *o, struct suite_writer *w, struct error *e)
+enum err mrcr_generate(const struct suite_options *o, uint32_t context, struct suite_writer *w,
+                       struct error *e)
 {
-    enum err rc = OK;
-    for (uint32_t i = 0; i < o->n_contexts && !rc; i++)
-        rc = add_context(o, i, w, e);
-    return rc;
+    AUTO(chat_log) struct chat_log t = {.n = 0};
+    AUTO(gen_context) struct gen_context x;
+    enum err rc = gen_context_begin(&x, SUITE, TASK, o, context, N_RESERVED, e);
+    if (!rc)
+        rc = write_chat(&x.g, &t, &x.random, e);
+    if (!rc)
+        rc = gen_context_end(&x, w, e);
+    return rc ? rc : gen_context_ask(&x, w, SUITE_RATIO, N_ANSWER, ask, &t, e);
 }
 
 /* ---- the other way ------------------------------------------------------------------------

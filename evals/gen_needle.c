@@ -96,54 +96,35 @@ static enum err write_report(struct gen_text *g, struct needles *t, struct pyran
     return rc;
 }
 
-static enum err add_question(const struct needles *t, uint32_t i, struct suite_sample *s,
-                             struct suite_writer *w, struct error *e)
+static enum err ask(void *task, struct gen_context *x, uint32_t i, struct gen_question *q,
+                    struct error *e)
 {
-    AUTO(buf) struct buf question = BUF_INIT(4096);
-    AUTO(wordlist) struct wordlist answers = WORDLIST_INIT;
+    const struct needles *t = task;
     char name[PROSE_NAME_BYTES];
+    (void)x;
     prose_name(t->names[i], name);
-    enum err rc = gen_add_number(&answers, 1000000 + t->codes[i], e);
-    if (!rc)
-        rc = buf_printf(&question, e,
-                        "What is the access code of the %s depot? Answer with the code alone.",
-                        name);
-    s->question = buf_str(&question);
-    s->n_question = question.len;
-    s->answers = &answers;
-    s->depth = t->depths[i];
-    return rc ? rc : suite_add_sample(w, s, e);
+    q->depth = t->depths[i];
+    enum err rc = gen_add_number(&q->answers, 1000000 + t->codes[i], e);
+    return rc ? rc
+              : buf_printf(
+                    &q->text, e,
+                    "What is the access code of the %s depot? Answer with the code alone.",
+                    name);
 }
 
-static enum err add_context(const struct suite_options *o, uint32_t context,
-                            struct suite_writer *w, struct error *e)
+enum err needle_generate(const struct suite_options *o, uint32_t context,
+                         struct suite_writer *w, struct error *e)
 {
-    struct pyrandom r;
     AUTO(needles) struct needles t = {.n = 0};
-    AUTO(gen_text) struct gen_text g = {.n_tokens = 0};
-    struct suite_sample s = {
-        .answer_prefix = "", .metric = SUITE_ALL_MATCH, .max_tokens = N_ANSWER};
-    gen_text_init(&g, o->tokenizer, o->n_tokens - N_RESERVED);
-    gen_seed(&r, SUITE, o, context);
-    gen_ids(&s, SUITE, TASK, o, context, 0);
-    enum err rc = draw_needles(&t, &r, o->n_questions, e);
+    AUTO(gen_context) struct gen_context x;
+    enum err rc = gen_context_begin(&x, SUITE, TASK, o, context, N_RESERVED, e);
     if (!rc)
-        rc = write_report(&g, &t, &r, e);
+        rc = draw_needles(&t, &x.random, o->n_questions, e);
     if (!rc)
-        rc = suite_add_context(w, s.context, g.n_tokens, g.text.data, g.text.len, e);
-    for (uint32_t i = 0; i < t.n && !rc; i++) {
-        gen_ids(&s, SUITE, TASK, o, context, (uint64_t)context * t.n + i);
-        rc = add_question(&t, i, &s, w, e);
-    }
-    return rc;
-}
-
-enum err needle_generate(const struct suite_options *o, struct suite_writer *w, struct error *e)
-{
-    enum err rc = OK;
-    for (uint32_t i = 0; i < o->n_contexts && !rc; i++)
-        rc = add_context(o, i, w, e);
-    return rc;
+        rc = write_report(&x.g, &t, &x.random, e);
+    if (!rc)
+        rc = gen_context_end(&x, w, e);
+    return rc ? rc : gen_context_ask(&x, w, SUITE_ALL_MATCH, N_ANSWER, ask, &t, e);
 }
 
 /* ---- the other way ------------------------------------------------------------------------

@@ -140,78 +140,53 @@ static enum err answer(const struct ledger_book *t, const struct question *q,
     return rc;
 }
 
-static enum err ask(const struct ledger_book *t, struct pyrandom *r, uint32_t i,
-                    struct buf *question, struct wordlist *answers, struct error *e)
+static enum err ask(void *task, struct gen_context *x, uint32_t i, struct gen_question *out,
+                    struct error *e)
 {
+    const struct ledger_book *t = task;
+    struct pyrandom *r = &x->random;
     struct question q = {.kind = 0};
     enum err rc = OK;
-    for (int k = 0; k < MAX_TRIES && !answers->n && !rc; k++) {
+    for (int k = 0; k < MAX_TRIES && !out->answers.n && !rc; k++) {
         q = (struct question){i % 4, pyrandom_below(r, N_JOBS), pyrandom_below(r, N_TOWNS),
                               1900 + pyrandom_below(r, 60)};
-        rc = answer(t, &q, answers, e);
+        rc = answer(t, &q, &out->answers, e);
     }
     if (rc)
         return rc;
-    if (!answers->n)
+    if (!out->answers.n)
         return err_set(e, ERR_LIMIT, SUITE ": no question about %u records", t->n);
     switch (q.kind) {
     case 0:
-        rc = buf_printf(question, e, "How many people are %s in %s?%s", jobs[q.job],
+        rc = buf_printf(&out->text, e, "How many people are %s in %s?%s", jobs[q.job],
                         towns[q.town], ending);
         break;
     case 1:
-        rc = buf_printf(question, e, "How many crowns did the people in %s pay in all?%s",
+        rc = buf_printf(&out->text, e, "How many crowns did the people in %s pay in all?%s",
                         towns[q.town], ending);
         break;
     case 2:
-        rc = buf_printf(question, e, "Who paid most among those who are %s?%s", jobs[q.job],
+        rc = buf_printf(&out->text, e, "Who paid most among those who are %s?%s", jobs[q.job],
                         ending);
         break;
     default:
-        rc = buf_printf(question, e, "Which people born in %u are %s in %s?%s", q.year,
+        rc = buf_printf(&out->text, e, "Which people born in %u are %s in %s?%s", q.year,
                         jobs[q.job], towns[q.town], ending);
     }
     return rc;
 }
 
-static enum err add_context(const struct suite_options *o, uint32_t context,
-                            struct suite_writer *w, struct error *e)
+enum err records_generate(const struct suite_options *o, uint32_t context,
+                          struct suite_writer *w, struct error *e)
 {
-    struct pyrandom r;
     AUTO(ledger_book) struct ledger_book t = {.n = 0};
-    AUTO(gen_text) struct gen_text g = {.n_tokens = 0};
-    struct suite_sample s = {
-        .answer_prefix = "", .metric = SUITE_SET_F1, .max_tokens = N_ANSWER, .depth = -1};
-    if (o->n_tokens < 2 * N_RESERVED)
-        return err_set(e, ERR_LIMIT, SUITE ": %u tokens, want %d at least", o->n_tokens,
-                       2 * N_RESERVED);
-    gen_text_init(&g, o->tokenizer, o->n_tokens - N_RESERVED);
-    gen_seed(&r, SUITE, o, context);
-    gen_ids(&s, SUITE, TASK, o, context, 0);
-    enum err rc = write_register(&g, &t, &r, e);
+    AUTO(gen_context) struct gen_context x;
+    enum err rc = gen_context_begin(&x, SUITE, TASK, o, context, N_RESERVED, e);
     if (!rc)
-        rc = suite_add_context(w, s.context, g.n_tokens, g.text.data, g.text.len, e);
-    for (uint32_t i = 0; i < o->n_questions && !rc; i++) {
-        AUTO(buf) struct buf question = BUF_INIT(4096);
-        AUTO(wordlist) struct wordlist answers = WORDLIST_INIT;
-        gen_ids(&s, SUITE, TASK, o, context, (uint64_t)context * o->n_questions + i);
-        rc = ask(&t, &r, i, &question, &answers, e);
-        s.question = buf_str(&question);
-        s.n_question = question.len;
-        s.answers = &answers;
-        if (!rc)
-            rc = suite_add_sample(w, &s, e);
-    }
-    return rc;
-}
-
-enum err records_generate(const struct suite_options *o, struct suite_writer *w,
-                          struct error *e)
-{
-    enum err rc = OK;
-    for (uint32_t i = 0; i < o->n_contexts && !rc; i++)
-        rc = add_context(o, i, w, e);
-    return rc;
+        rc = write_register(&x.g, &t, &x.random, e);
+    if (!rc)
+        rc = gen_context_end(&x, w, e);
+    return rc ? rc : gen_context_ask(&x, w, SUITE_SET_F1, N_ANSWER, ask, &t, e);
 }
 
 /* ---- the other way ------------------------------------------------------------------------

@@ -7,12 +7,26 @@
 #include "base/fs.h"
 #include "engine/pyjson.h"
 
+#define MAX_TOKENIZER_BYTES ((size_t)64 << 20)
+
 const char *const suite_metric_names[SUITE_N_METRICS] = {
     "all_match", "any_match", "set_f1",       "ratio",     "choice",     "first_int",
     "word",      "last_int",  "first_number", "numbers",   "upper_word", "code_option",
     "option",    "f1_words",  "f1_chars",     "rouge_lsum"};
 
 /* ---- writing ---------------------------------------------------------------------------- */
+
+enum err suite_tokenizer_digest(const char *model, uint8_t out[HASH_BYTES], struct error *e)
+{
+    char path[FS_PATH_BYTES];
+    AUTO(buf) struct buf file = BUF_INIT(MAX_TOKENIZER_BYTES);
+    enum err rc = fs_path(path, sizeof path, e, "%s/tokenizer.json", model);
+    if (!rc)
+        rc = fs_read_file(path, &file, e);
+    if (!rc)
+        hash_bytes(NULL, file.data, file.len, out);
+    return rc;
+}
 
 static enum err begin(struct suite_file *f, const char *dir, const char *name, struct error *e)
 {

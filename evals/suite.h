@@ -86,6 +86,9 @@ struct suite_writer {
 NODISCARD enum err suite_writer_open(struct suite_writer *w, const char *dir, const char *suite,
                                      uint32_t version, uint64_t seed,
                                      const uint8_t tokenizer[HASH_BYTES], struct error *e);
+/* The digest that suites are told apart by: of the model's tokenizer.json. */
+NODISCARD enum err suite_tokenizer_digest(const char *model, uint8_t out[HASH_BYTES],
+                                          struct error *e);
 NODISCARD enum err suite_add_context(struct suite_writer *w, const char *id, uint64_t n_tokens,
                                      const void *text, size_t n, struct error *e);
 NODISCARD enum err suite_add_sample(struct suite_writer *w, const struct suite_sample *s,
@@ -110,17 +113,17 @@ NODISCARD enum err suite_load(const char *dir, json_t **out, struct error *e);
 struct suite_options {
     const struct tokenizer *tokenizer;
     uint64_t seed;
-    uint32_t n_tokens; /* that context, question and answer may have together */
-    uint32_t n_contexts, n_questions;
+    uint32_t n_tokens;    /* that context, question and answer may have together */
+    uint32_t n_questions; /* about each context */
 };
 
 struct suite_kind {
     const char *name, *summary;
     uint32_t version;     /* counts changes of what the same options give */
     uint32_t n_questions; /* of one context, by default */
-    /* Adds the contexts and samples of one length. */
-    enum err (*generate)(const struct suite_options *o, struct suite_writer *w,
-                         struct error *e);
+    /* Adds context number `context` of one length, and its samples. */
+    enum err (*generate)(const struct suite_options *o, uint32_t context,
+                         struct suite_writer *w, struct error *e);
     /* Solves a question from nothing but the texts; answers are appended. ERR_FORMAT when they
      * are not such texts. Shares no code with generate. */
     enum err (*solve)(const char *context, size_t n_context, const char *question,

@@ -8,7 +8,6 @@
 #include "evals/suite.h"
 
 #define MAX_LENGTHS 32
-#define MAX_TOKENIZER_BYTES ((size_t)64 << 20)
 
 struct gen_options {
     const char *model, *out, *lengths, *tasks, *words, *english_words;
@@ -88,18 +87,6 @@ static enum err parse_tasks(const char *text, struct ruler_suite *out, struct er
     return OK;
 }
 
-static enum err digest_tokenizer(const char *model, uint8_t out[HASH_BYTES], struct error *e)
-{
-    char path[FS_PATH_BYTES];
-    AUTO(buf) struct buf file = BUF_INIT(MAX_TOKENIZER_BYTES);
-    enum err rc = fs_path(path, sizeof path, e, "%s/tokenizer.json", model);
-    if (!rc)
-        rc = fs_read_file(path, &file, e);
-    if (!rc)
-        hash_bytes(NULL, file.data, file.len, out);
-    return rc;
-}
-
 static enum err gen_ruler(const struct gen_options *g, const struct lengths *lengths,
                           const struct tokenizer *t, struct suite_writer *w, struct error *e)
 {
@@ -136,7 +123,7 @@ static enum err gen(const struct gen_options *g, const char *suite, struct error
     uint8_t digest[HASH_BYTES];
     enum err rc = parse_lengths(g->lengths, &lengths, e);
     if (!rc)
-        rc = digest_tokenizer(g->model, digest, e);
+        rc = suite_tokenizer_digest(g->model, digest, e);
     if (!rc)
         rc = tokenizer_open(&t, g->model, e);
     if (rc)
@@ -151,9 +138,9 @@ static enum err gen(const struct gen_options *g, const char *suite, struct error
         struct suite_options o = {.tokenizer = t,
                                   .seed = (uint64_t)g->seed,
                                   .n_tokens = lengths.v[i],
-                                  .n_contexts = (uint32_t)g->n_contexts,
                                   .n_questions = (uint32_t)n};
-        rc = kind->generate(&o, &w, e);
+        for (uint32_t k = 0; k < g->n_contexts && !rc; k++)
+            rc = kind->generate(&o, k, &w, e);
     }
     if (!rc)
         rc = suite_writer_finish(&w, e);

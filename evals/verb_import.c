@@ -1,12 +1,10 @@
 /* agentd-evals import FORMAT FILE...: benchmarks that the user has become a suite's folder. */
 #include <string.h>
 
-#include "base/fs.h"
 #include "evals/cli.h"
 #include "evals/import.h"
 
 #define IMPORT_VERSION 1
-#define MAX_TOKENIZER_BYTES ((size_t)64 << 20)
 
 struct verb_options {
     const char *model, *out;
@@ -31,15 +29,10 @@ const struct command evals_import_command = {
 static enum err import(const struct verb_options *v, const struct options *o,
                        struct tokenizer *t, struct suite_writer *w, struct error *e)
 {
-    char path[FS_PATH_BYTES];
     uint8_t digest[HASH_BYTES];
-    AUTO(buf) struct buf file = BUF_INIT(MAX_TOKENIZER_BYTES);
-    enum err rc = fs_path(path, sizeof path, e, "%s/tokenizer.json", v->model);
-    if (!rc)
-        rc = fs_read_file(path, &file, e);
+    enum err rc = suite_tokenizer_digest(v->model, digest, e);
     if (rc)
         return rc;
-    hash_bytes(NULL, file.data, file.len, digest);
     rc = suite_writer_open(w, v->out, o->args[0], IMPORT_VERSION, 0, digest, e);
     for (size_t i = 1; i < o->n_args && !rc; i++)
         rc = import_file(o->args[0], o->args[i], t, w, e);

@@ -183,14 +183,14 @@ static enum err count_trace(const struct trace *t, json_t *results, struct error
     enum err rc = trace_summarise(t, &sum, e);
     if (rc)
         return rc;
-    json_t *arms = json_array();
-    json_object_set_new(results, "counted",
-                        json_pack("{s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "sessions",
-                                  (json_int_t)t->n_sessions, "steps", (json_int_t)sum.n_steps,
-                                  "prefix_p50", sum.prefix_p50, "input_p50", sum.input_p50,
-                                  "output_p50", sum.output_p50, "wait_p50_ms", sum.wait_p50_ms,
-                                  "wait_p99_ms", sum.wait_p99_ms, "prefix_share",
-                                  sum.prefix_share, "arms", arms));
+    json_auto_t *arms = json_array();
+    json_t *counted = json_pack(
+        "{s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:O}", "sessions", (json_int_t)t->n_sessions,
+        "steps", (json_int_t)sum.n_steps, "prefix_p50", sum.prefix_p50, "input_p50",
+        sum.input_p50, "output_p50", sum.output_p50, "wait_p50_ms", sum.wait_p50_ms,
+        "wait_p99_ms", sum.wait_p99_ms, "prefix_share", sum.prefix_share, "arms", arms);
+    if (json_object_set_new(results, "counted", counted))
+        return err_set(e, ERR_NOMEM, "no memory for results");
     for (size_t i = 0; i < sizeof timeouts_s / sizeof *timeouts_s && !rc; i++)
         for (int forgets = 0; forgets < 2 && !rc; forgets++)
             rc = count_timeout(t, timeouts_s[i] < 0 ? -1 : timeouts_s[i] * 1000, forgets, arms,

@@ -87,10 +87,10 @@ static enum err write_kind(struct error *e)
 {
     struct suite_writer w = {0};
     const struct suite_options o = {
-        .tokenizer = tokenizer, .seed = 1, .n_tokens = 2048, .n_contexts = 1, .n_questions = 2};
+        .tokenizer = tokenizer, .seed = 1, .n_tokens = 2048, .n_questions = 2};
     unlink(path_of("suite.json"));
     enum err rc = suite_writer_open(&w, folder, kind->name, 1, 1, digest, e);
-    return finish(&w, rc ? rc : kind->generate(&o, &w, e), e);
+    return finish(&w, rc ? rc : kind->generate(&o, 0, &w, e), e);
 }
 
 static enum err score(struct error *e)

@@ -54,9 +54,9 @@ static void write_suite(const struct suite_kind *k, const char *name, uint64_t s
         const struct suite_options o = {.tokenizer = tokenizer,
                                         .seed = seed,
                                         .n_tokens = lengths[i],
-                                        .n_contexts = N_CONTEXTS,
                                         .n_questions = n_questions};
-        assert_ok(k->generate(&o, &w, &e), &e);
+        for (uint32_t c = 0; c < N_CONTEXTS; c++)
+            assert_ok(k->generate(&o, c, &w, &e), &e);
     }
     assert_ok(suite_writer_finish(&w, &e), &e);
     suite_writer_fini(&w);
@@ -211,9 +211,9 @@ static void too_short_for_the_questions(void **state)
         struct suite_writer w = {0};
         struct error e = {0};
         const struct suite_options o = {
-            .tokenizer = tokenizer, .n_tokens = 512, .n_contexts = 1, .n_questions = 200};
+            .tokenizer = tokenizer, .n_tokens = 512, .n_questions = 200};
         assert_ok(suite_writer_open(&w, dir, "x", 1, 1, digest, &e), &e);
-        enum err rc = suite_kinds[i].generate(&o, &w, &e);
+        enum err rc = suite_kinds[i].generate(&o, 0, &w, &e);
         if (rc != ERR_LIMIT)
             fail_msg("%s: code %d: %s", suite_kinds[i].name, (int)rc, e.msg);
         suite_writer_fini(&w);
