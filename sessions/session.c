@@ -11,221 +11,12 @@
 #include "sessions/tape.h"
 
 #define MIN_PREFIX 4
-#define SELECT_SESSIONS "SELECT " SESSION_COLS ", tag FROM sessions "
 
 void session_info_fini(struct session_info *s)
 {
     free(s->cwd);
     free(s->config);
     s->cwd = s->config = NULL;
-}
-
-/* ---- the row ----------------------------------------------------------------------------- */
-
-static void copy_text(char *dst, size_t cap, const char *src)
-{
-    snprintf(dst, cap, "%s", src ? src : "");
-}
-
-/* A damaged row may hold anything; what is shown of it is printable. */
-static void make_printable(char *s)
-{
-    for (; *s; s++)
-        if ((unsigned char)*s < 0x20 || (unsigned char)*s > 0x7e)
-            *s = '?';
-}
-
-static void take_row(struct query *q, struct session_row *r)
-{
-    memset(r, 0, sizeof *r);
-    r->bad_row = row_check(q, "sessions", NULL) != OK;
-    r->num = row_int(q, 0);
-    copy_text(r->id, sizeof r->id, row_text(q, 1));
-    copy_text(r->name, sizeof r->name, row_text(q, 2));
-    r->space = row_int(q, 3);
-    r->strand = row_int(q, 4);
-    copy_text(r->parent, sizeof r->parent, row_text(q, 5));
-    r->forked_at = row_uint(q, 6);
-    copy_text(r->origin, sizeof r->origin, row_text(q, 7));
-    copy_text(r->state, sizeof r->state, row_text(q, 8));
-    copy_text(r->reason, sizeof r->reason, row_text(q, 9));
-    r->damaged = r->bad_row || row_int(q, 10) != 0;
-    r->created = row_uint(q, 11);
-    r->updated = row_uint(q, 12);
-    r->n_turns = row_uint(q, 13);
-    r->n_unfinished = row_uint(q, 14);
-    r->n_calls = row_uint(q, 15);
-    r->n_open = row_uint(q, 16);
-    if (r->bad_row) {
-        make_printable(r->id);
-        make_printable(r->name);
-        make_printable(r->parent);
-        make_printable(r->origin);
-        make_printable(r->state);
-        make_printable(r->reason);
-    }
-}
-
-enum err session_row_read(struct store *st, const char *id, struct session_row *out,
-                          struct error *e)
-{
-    AUTO(query) struct query q = {0};
-    enum err rc = query_init(&q, &st->db, SELECT_SESSIONS "WHERE id = ?", e);
-    if (rc)
-        return rc;
-    query_text(&q, id);
-    bool row;
-    if ((rc = query_step(&q, &row, e)))
-        return rc;
-    if (!row)
-        return err_set(e, ERR_NOTFOUND, "no session %.40s", id);
-    take_row(&q, out);
-    return OK;
-}
-
-enum err session_row_need(struct store *st, const char *id, struct session_row *out,
-                          struct error *e)
-{
-    enum err rc = session_row_read(st, id, out, e);
-    if (!rc && out->bad_row)
-        rc = err_set(e, ERR_CORRUPT, "session %s is damaged: its row does not match its tag",
-                     out->id);
-    return rc;
-}
-
-enum err session_row_sound(struct store *st, const char *id, struct session_row *out,
-                           struct error *e)
-{
-    enum err rc = session_row_need(st, id, out, e);
-    if (!rc && out->damaged)
-        rc = err_set(e, ERR_CORRUPT, "session %s is damaged and read-only", out->id);
-    return rc;
-}
-
-enum err session_row_write(struct store *st, const struct session_row *r, struct error *e)
-{
-    AUTO(query) struct query q = {0};
-    /* Not REPLACE: that would delete another session that has the name. */
-    enum err rc = query_init(
-        &q, &st->db,
-        "INSERT INTO sessions(" SESSION_COLS ", tag) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
-        "?) ON CONFLICT(num) DO UPDATE SET id = excluded.id, name = excluded.name,"
-        " namespace = excluded.namespace, strand = excluded.strand, parent = excluded.parent,"
-        " forked_at = excluded.forked_at, origin = excluded.origin, state = excluded.state,"
-        " reason = excluded.reason, damaged = excluded.damaged, created = excluded.created, "
-        "updated = excluded.updated,"
-        " n_turns = excluded.n_turns, n_unfinished = excluded.n_unfinished,"
-        " n_calls = excluded.n_calls, n_open = excluded.n_open, tag = excluded.tag",
-        e);
-    if (rc)
-        return rc;
-    query_tagged(&q, "sessions");
-    query_int(&q, r->num);
-    query_text(&q, r->id);
-    query_text(&q, r->name);
-    query_int(&q, r->space);
-    query_int(&q, r->strand);
-    query_text(&q, r->parent);
-    query_uint(&q, r->forked_at);
-    query_text(&q, r->origin);
-    query_text(&q, r->state);
-    query_text(&q, r->reason);
-    query_int(&q, r->damaged);
-    query_uint(&q, r->created);
-    query_uint(&q, r->updated);
-    query_uint(&q, r->n_turns);
-    query_uint(&q, r->n_unfinished);
-    query_uint(&q, r->n_calls);
-    query_uint(&q, r->n_open);
-    if (!(rc = query_put(&q, e)))
-        witness_note(st, r->num, r->id);
-    return rc;
-}
-
-static enum err set_word(char *dst, const char *src, const char *what, struct error *e)
-{
-    if (!src)
-        return OK;
-    if (strlen(src) >= SESSION_STATE_CAP)
-        return err_set(e, ERR_LIMIT, "session %s \"%.40s\": at most %d bytes", what, src,
-                       SESSION_STATE_CAP - 1);
-    copy_text(dst, SESSION_STATE_CAP, src);
-    return OK;
-}
-
-enum err session_row_set_state(struct session_row *r, const char *state, const char *reason,
-                               struct error *e)
-{
-    enum err rc = set_word(r->state, state, "state", e);
-    return rc ? rc : set_word(r->reason, reason, "reason", e);
-}
-
-static enum err mark_damaged(struct store *st, const char *id)
-{
-    struct session_row r;
-    enum err rc = session_row_read(st, id, &r, NULL);
-    if (rc || r.damaged)
-        return rc;
-    r.damaged = true;
-    return session_row_write(st, &r, NULL);
-}
-
-enum err session_note(struct store *st, const char *id, enum err rc)
-{
-    /* If the mark cannot be written now, the same damage is met again next time. */
-    if (rc == ERR_CORRUPT)
-        (void)!mark_damaged(st, id);
-    return rc;
-}
-
-/* ---- configuration ----------------------------------------------------------------------- */
-
-static enum err config_write(struct store *st, int64_t num, const char *cwd, const char *config,
-                             struct error *e)
-{
-    if (strlen(cwd) > SESSION_CWD_MAX)
-        return err_set(e, ERR_LIMIT, "session folder: %zu bytes, at most %u", strlen(cwd),
-                       SESSION_CWD_MAX);
-    if (strlen(config) > SESSION_CONFIG_MAX)
-        return err_set(e, ERR_LIMIT, "session configuration: %zu bytes, at most %u",
-                       strlen(config), SESSION_CONFIG_MAX);
-    AUTO(query) struct query q = {0};
-    enum err rc = query_init(
-        &q, &st->db, "INSERT OR REPLACE INTO configs(" CONFIG_COLS ", tag) VALUES(?,?,?,?)", e);
-    if (rc)
-        return rc;
-    query_tagged(&q, "configs");
-    query_int(&q, num);
-    query_text(&q, cwd);
-    query_text(&q, config);
-    return query_put(&q, e);
-}
-
-static enum err config_read(struct store *st, int64_t num, char **cwd, char **config,
-                            struct error *e)
-{
-    AUTO(query) struct query q = {0};
-    enum err rc = query_init(&q, &st->db,
-                             "SELECT " CONFIG_COLS ", tag FROM configs WHERE session = ?", e);
-    if (rc)
-        return rc;
-    query_int(&q, num);
-    bool row;
-    if ((rc = query_step(&q, &row, e)))
-        return rc;
-    if (!row)
-        return err_set(e, ERR_CORRUPT, "database: configs %lld is missing", (long long)num);
-    if ((rc = row_check(&q, "configs", e)))
-        return rc;
-    AUTO_FREE char *c = strdup(row_text(&q, 1));
-    char *g = strdup(row_text(&q, 2));
-    if (!c || !g) {
-        free(g);
-        return err_set(e, ERR_NOMEM, "session configuration: out of memory");
-    }
-    *cwd = TAKE(c);
-    *config = g;
-    return OK;
 }
 
 /* ---- info -------------------------------------------------------------------------------- */
@@ -254,7 +45,7 @@ static enum err fill_below(struct store *st, const struct session_row *r,
     struct strand_row strand;
     enum err rc = strand_read(st, r->strand, &strand, e);
     if (!rc)
-        rc = config_read(st, r->num, &s->cwd, &s->config, e);
+        rc = session_row_read_config(st, r->num, &s->cwd, &s->config, e);
     if (!rc)
         rc = head_position(st, r->num, &s->state_position, e);
     if (!rc) {
@@ -268,12 +59,12 @@ static enum err info_of(struct store *st, const struct session_row *r, struct se
                         struct error *e)
 {
     AUTO(session_info) struct session_info s = {0};
-    copy_text(s.id, sizeof s.id, r->id);
-    copy_text(s.name, sizeof s.name, r->name);
-    copy_text(s.parent, sizeof s.parent, r->parent);
-    copy_text(s.origin, sizeof s.origin, r->origin);
-    copy_text(s.state, sizeof s.state, r->state);
-    copy_text(s.reason, sizeof s.reason, r->reason);
+    session_copy_text(s.id, sizeof s.id, r->id);
+    session_copy_text(s.name, sizeof s.name, r->name);
+    session_copy_text(s.parent, sizeof s.parent, r->parent);
+    session_copy_text(s.origin, sizeof s.origin, r->origin);
+    session_copy_text(s.state, sizeof s.state, r->state);
+    session_copy_text(s.reason, sizeof s.reason, r->reason);
     s.damaged = r->damaged;
     s.created_ms = r->created;
     s.updated_ms = r->updated;
@@ -298,9 +89,9 @@ static enum err info_of(struct store *st, const struct session_row *r, struct se
 
 /* Rows that the key may stand for. An exact id or name wins over prefixes. */
 #define FIND_SQL                                                                               \
-    SELECT_SESSIONS "WHERE id = ?1 OR substr(name, 1, length(?1)) = ?1 OR (length(?1) >= ?2 "  \
-                    "AND substr(id, 1, length(?1)) = upper(?1)) "                              \
-                    "ORDER BY id = ?1 OR name = ?1 DESC, updated DESC LIMIT 6"
+    SESSION_SELECT "WHERE id = ?1 OR substr(name, 1, length(?1)) = ?1 OR (length(?1) >= ?2 "   \
+                   "AND substr(id, 1, length(?1)) = upper(?1)) "                               \
+                   "ORDER BY id = ?1 OR name = ?1 DESC, updated DESC LIMIT 6"
 
 enum err session_find(struct store *st, const char *key, struct session_info *out,
                       struct error *e)
@@ -322,7 +113,7 @@ enum err session_find(struct store *st, const char *key, struct session_info *ou
             if (!row)
                 break;
             struct session_row r;
-            take_row(&q, &r);
+            session_row_take(&q, &r);
             if (n == 0)
                 first = r;
             exact = n == 0 && (strcmp(r.id, key) == 0 || strcmp(r.name, key) == 0);
@@ -341,12 +132,12 @@ enum err session_find(struct store *st, const char *key, struct session_info *ou
 enum err session_list(struct store *st, session_fn *fn, void *user, struct error *e)
 {
     AUTO(query) struct query q = {0};
-    enum err rc = query_init(&q, &st->db, SELECT_SESSIONS "ORDER BY updated DESC, num DESC", e);
+    enum err rc = query_init(&q, &st->db, SESSION_SELECT "ORDER BY updated DESC, num DESC", e);
     for (bool row = true; !rc;) {
         if ((rc = query_step(&q, &row, e)) || !row)
             return rc;
         struct session_row r;
-        take_row(&q, &r);
+        session_row_take(&q, &r);
         AUTO(session_info) struct session_info s = {0};
         if ((rc = info_of(st, &r, &s, e)) || !fn(user, &s))
             return rc;
@@ -407,10 +198,10 @@ static enum err insert(struct store *st, struct session_row *r, const char *id,
         (rc = session_row_set_state(r, state ? state : "idle", "", e)))
         return rc;
     if (id)
-        copy_text(r->id, sizeof r->id, id);
+        session_copy_text(r->id, sizeof r->id, id);
     else
         ulid_next(&st->ulid, r->id);
-    copy_text(r->name, sizeof r->name, name);
+    session_copy_text(r->name, sizeof r->name, name);
     r->space = st->space.id;
     r->created = r->updated = store_now_ms(st);
     rc = session_row_write(st, r, e);
@@ -423,10 +214,11 @@ enum err session_add(struct store *st, const struct session_new *s, struct sessi
                      struct error *e)
 {
     struct session_row r = {0};
-    copy_text(r.origin, sizeof r.origin, s->origin ? s->origin : "new");
+    session_copy_text(r.origin, sizeof r.origin, s->origin ? s->origin : "new");
     enum err rc = strand_new(st, 0, 0, 0, &r.strand, e);
     if (rc || (rc = insert(st, &r, s->id, s->name, s->state, e)) ||
-        (rc = config_write(st, r.num, s->cwd ? s->cwd : "", s->config ? s->config : "{}", e)))
+        (rc = session_row_write_config(st, r.num, s->cwd ? s->cwd : "",
+                                       s->config ? s->config : "{}", e)))
         return rc;
     *out = r;
     return OK;
@@ -468,7 +260,7 @@ enum err session_fork(struct store *st, const struct session_fork *f, char *id_o
     AUTO_FREE char *cwd = NULL;
     AUTO_FREE char *config = NULL;
     enum err rc = session_row_need(st, f->parent, &parent, e);
-    if (rc || (rc = config_read(st, parent.num, &cwd, &config, e)))
+    if (rc || (rc = session_row_read_config(st, parent.num, &cwd, &config, e)))
         return rc;
     struct strand_row last;
     uint64_t position, seq = f->at_seq;
@@ -490,13 +282,13 @@ enum err session_fork(struct store *st, const struct session_fork *f, char *id_o
         return err_set(e, ERR_NOTFOUND,
                        "the tokens of event %llu are gone with the session that kept them",
                        (unsigned long long)seq);
-    copy_text(r.parent, sizeof r.parent, parent.id);
-    copy_text(r.origin, sizeof r.origin, "fork");
+    session_copy_text(r.parent, sizeof r.parent, parent.id);
+    session_copy_text(r.origin, sizeof r.origin, "fork");
     r.forked_at = position;
     if ((rc = strand_new(st, from, position, seq, &r.strand, e)) ||
         (rc = insert(st, &r, f->id, f->name, NULL, e)) ||
-        (rc = config_write(st, r.num, f->cwd ? f->cwd : cwd, f->config ? f->config : config,
-                           e)) ||
+        (rc = session_row_write_config(st, r.num, f->cwd ? f->cwd : cwd,
+                                       f->config ? f->config : config, e)) ||
         (rc = head_fork(st, parent.num, r.num, position, e)) || (rc = txn_commit(&t, e)))
         return rc;
     if (id_out)
@@ -531,10 +323,10 @@ static enum err cut_keep(struct store *st, const struct session_cut *c,
     struct strand_row strand;
     enum err rc = strand_read(st, r->strand, &strand, e);
     *keep = (struct session_row){.strand = r->strand, .forked_at = strand.length};
-    copy_text(keep->parent, sizeof keep->parent, r->id);
-    copy_text(keep->origin, sizeof keep->origin, c->restart ? "compact" : "rewind");
+    session_copy_text(keep->parent, sizeof keep->parent, r->id);
+    session_copy_text(keep->origin, sizeof keep->origin, c->restart ? "compact" : "rewind");
     if (rc || (rc = insert(st, keep, NULL, c->keep_name, r->state, e)) ||
-        (rc = config_write(st, keep->num, cwd, config, e)))
+        (rc = session_row_write_config(st, keep->num, cwd, config, e)))
         return rc;
     return head_fork(st, r->num, keep->num, strand.length, e);
 }
@@ -565,14 +357,14 @@ enum err session_cut(struct store *st, const struct session_cut *c, char *keep_i
     uint64_t position, seq;
     int64_t from;
     enum err rc = session_row_sound(st, c->id, &r, e);
-    if (rc || (rc = config_read(st, r.num, &cwd, &config, e)) ||
+    if (rc || (rc = session_row_read_config(st, r.num, &cwd, &config, e)) ||
         (rc = cut_place(st, c, &r, &from, &position, &seq, e)) ||
         (rc = txn_begin(&t, &st->db, e)) || (rc = cut_keep(st, c, &r, cwd, config, &keep, e)) ||
         (rc = strand_new(st, from, position, seq, &r.strand, e)) ||
         (rc = drop_rows(st, "DELETE FROM heads WHERE session = ?", r.num, e)) ||
         (position && (rc = head_fork(st, keep.num, r.num, position, e))) ||
         (!c->restart && (rc = cut_turns(st, &r, e))) ||
-        (c->config && (rc = config_write(st, r.num, cwd, c->config, e))))
+        (c->config && (rc = session_row_write_config(st, r.num, cwd, c->config, e))))
         return rc;
     r.updated = store_now_ms(st);
     if ((rc = session_row_write(st, &r, e)) || (rc = txn_commit(&t, e)))
@@ -600,7 +392,7 @@ enum err session_rename(struct store *st, const char *id, const char *name, stru
     enum err rc = check_name(name, e);
     if (rc || (rc = session_row_sound(st, id, &r, e)))
         return rc;
-    copy_text(r.name, sizeof r.name, name);
+    session_copy_text(r.name, sizeof r.name, name);
     rc = write_alone(st, &r, e);
     if (rc == ERR_CONFLICT)
         return err_set(e, ERR_CONFLICT, "session \"%s\" exists already", name);
@@ -614,10 +406,11 @@ enum err session_configure(struct store *st, const char *id, const char *config,
     AUTO_FREE char *cwd = NULL;
     AUTO_FREE char *old = NULL;
     enum err rc = session_row_sound(st, id, &r, e);
-    if (rc || (rc = session_note(st, id, config_read(st, r.num, &cwd, &old, e))))
+    if (rc || (rc = session_note(st, id, session_row_read_config(st, r.num, &cwd, &old, e))))
         return rc;
     AUTO(txn) struct txn t = {0};
-    if ((rc = txn_begin(&t, &st->db, e)) || (rc = config_write(st, r.num, cwd, config, e)))
+    if ((rc = txn_begin(&t, &st->db, e)) ||
+        (rc = session_row_write_config(st, r.num, cwd, config, e)))
         return rc;
     witness_note(st, r.num, r.id);
     return txn_commit(&t, e);
