@@ -3,7 +3,9 @@
  *
  * Neighbouring queries see almost the same keys, so a thread keeps decoded ones: window keys by
  * position modulo the window, rows by number modulo a table. A row whose place another row of
- * the same query holds is decoded beside the table. Keys in f32 are used where they are. */
+ * the same query holds is decoded beside the table. A call for one query, as decode makes them,
+ * has nothing to share: all of its keys are decoded beside. Keys in f32 are used where they
+ * are. */
 #include <assert.h>
 #include <math.h>
 
@@ -19,7 +21,7 @@ struct work {
     const uint8_t **list; /* [n_max] what the query sees */
     const void **key;     /* [n_max] the same decoded, f32 [d] each */
     float *score;         /* [HEADS][n_max] */
-    float *cache;         /* [n_cache + n_sel + 1][d]: places, decoded beside, zeros */
+    float *cache;         /* [n_cache + n_beside + 1][d]: places, decoded beside, zeros */
     const uint8_t **tag;  /* [n_cache] whose row a place holds */
     size_t *user;         /* [n_cache] the last query that used it, from 1 */
     size_t query, n;      /* whose keys these are, from 1; how many */
@@ -30,7 +32,8 @@ struct attention_job {
     const struct k_attention *a;
     uint8_t *scratch;
     size_t stride, n_max, heads, head_blocks; /* heads of one item; items of one query */
-    size_t n_window, n_table; /* places for window keys and for rows (a power of two) */
+    size_t n_window, n_table; /* places for window keys and for rows (a power of two, or 0) */
+    size_t n_beside;          /* keys that may have none of them */
 };
 
 static size_t n_cache(const struct attention_job *job)
@@ -40,7 +43,7 @@ static size_t n_cache(const struct attention_job *job)
 
 static size_t work_bytes(const struct attention_job *job)
 {
-    size_t floats = HEADS * job->n_max + (n_cache(job) + job->a->n_sel + 1) * job->a->d;
+    size_t floats = HEADS * job->n_max + (n_cache(job) + job->n_beside + 1) * job->a->d;
     return floats * sizeof(float) + 2 * job->n_max * sizeof(void *) +
            n_cache(job) * (sizeof(void *) + sizeof(size_t)) + 64;
 }
@@ -57,7 +60,7 @@ static struct work work_of(const struct attention_job *job, uint32_t thread)
     w.cache = w.score + HEADS * job->n_max;
     memset(w.tag, 0, n_cache(job) * sizeof *w.tag);
     memset(w.user, 0, n_cache(job) * sizeof *w.user);
-    memset(w.cache + (n_cache(job) + job->a->n_sel) * job->a->d, 0,
+    memset(w.cache + (n_cache(job) + job->n_beside) * job->a->d, 0,
            job->a->d * sizeof *w.cache);
     return w;
 }
@@ -78,6 +81,14 @@ static size_t place_of(const struct attention_job *job, const uint8_t *row, bool
     return (size_t)(row - ring) / bytes;
 }
 
+static const float *decode_beside(const struct attention_job *job, struct work *w,
+                                  enum k_format format, const uint8_t *row, size_t *n_beside)
+{
+    float *key = w->cache + (n_cache(job) + (*n_beside)++) * job->a->d;
+    job->isa->decode(format, row, job->a->d, key);
+    return key;
+}
+
 static const float *decoded(const struct attention_job *job, struct work *w, const uint8_t *row,
                             bool window, size_t *n_beside)
 {
@@ -85,17 +96,18 @@ static const float *decoded(const struct attention_job *job, struct work *w, con
     enum k_format format = window ? a->window_format : a->row_format;
     if (format == K_ROW_F32 && (uintptr_t)row % sizeof(float) == 0)
         return (const float *)(const void *)row;
+    if (!job->n_table)
+        return decode_beside(job, w, format, row, n_beside);
     size_t place = place_of(job, row, window);
+    float *key = w->cache + place * a->d;
     if (w->tag[place] != row) {
         if (w->user[place] == w->query)
-            place = n_cache(job) + (*n_beside)++;
-        else
-            w->tag[place] = row;
-        job->isa->decode(format, row, a->d, w->cache + place * a->d);
+            return decode_beside(job, w, format, row, n_beside);
+        w->tag[place] = row;
+        job->isa->decode(format, row, a->d, key);
     }
-    if (place < n_cache(job))
-        w->user[place] = w->query;
-    return w->cache + place * a->d;
+    w->user[place] = w->query;
+    return key;
 }
 
 /* Rows that the indexer chose lie anywhere in memory, a miss in every cache each. A thread's
@@ -121,7 +133,7 @@ static void decode_keys(const struct attention_job *job, struct work *w, size_t 
     w->query = i + 1;
     w->n = 0;
     for (size_t t = 0; t < n; t++) {
-        const float *key = w->cache + (n_cache(job) + a->n_sel) * a->d;
+        const float *key = w->cache + (n_cache(job) + job->n_beside) * a->d;
         if (w->list[t])
             key = decoded(job, w, w->list[t], t < n_window, &beside);
         else if (a->prob != K_BF16)
@@ -238,6 +250,18 @@ static void split_heads(struct attention_job *job, size_t n, uint32_t n_threads)
     job->head_blocks = (job->a->n_head + job->heads - 1) / job->heads;
 }
 
+/* Places for what n queries share; one shares nothing. */
+static void lay_out_keys(struct attention_job *job, size_t n)
+{
+    const struct k_attention *a = job->a;
+    job->n_beside = n > 1 ? a->n_sel : job->n_max;
+    if (n == 1)
+        return;
+    job->n_window = a->window + (a->block ? a->n : 0);
+    for (job->n_table = 1; job->n_table < a->n_sel;)
+        job->n_table *= 2;
+}
+
 void k_attention_cpu(struct kernels *k, const struct k_attention *a)
 {
     size_t n = k_attention_queries(a);
@@ -250,9 +274,7 @@ void k_attention_cpu(struct kernels *k, const struct k_attention *a)
     struct attention_job job = {.isa = k->ctx->isa, .a = a};
     job.n_max = (k_attention_list_max(a) + 15) / 16 * 16;
     split_heads(&job, n, k_threads(k));
-    job.n_window = a->window + (a->block ? a->n : 0);
-    for (job.n_table = 1; job.n_table < a->n_sel;)
-        job.n_table *= 2;
+    lay_out_keys(&job, n);
     job.scratch = k_scratch_threads(k, K_SLOT_OP, work_bytes(&job), &job.stride);
     if (job.scratch)
         k_run(k, attention_items, &job, n * job.head_blocks,

@@ -85,7 +85,7 @@ static enum err copy_codes(struct k_weight *w, struct error *e)
     if (!k_weight_bytes(w, &data, &scale))
         return err_set(e, ERR_INVAL, "weight of %u x %u", w->n_out, w->n_in);
     size_t at = (data + 63) / 64 * 64;
-    uint8_t *copy = aligned_alloc(64, at + (scale + 64) / 64 * 64);
+    uint8_t *copy = k_block(at + scale);
     if (!copy)
         return err_set(e, ERR_NOMEM, "weight of %zu bytes", data);
     memcpy(copy, w->data, data);
@@ -105,7 +105,7 @@ static enum err cpu_pack(struct kernels *k, struct k_weight *w, struct error *e)
     if (k->ctx->isa->dot_codes)
         return copy_codes(w, e);
     size_t bytes = (size_t)w->n_out * w->n_in * 2;
-    uint16_t *rows = aligned_alloc(64, (bytes + 64) / 64 * 64);
+    uint16_t *rows = k_block(bytes);
     if (!rows)
         return err_set(e, ERR_NOMEM, "packed weight of %zu bytes", bytes);
     for (size_t o = 0; o < w->n_out; o++)

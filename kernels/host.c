@@ -7,21 +7,60 @@
 #include <unistd.h>
 
 #define PAGE 4096
+#define HUGE ((size_t)2 << 20)
+#define HUGE_FROM (2 * HUGE) /* smaller blocks are not worth an address of their own */
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* since Linux 6.1; refused before */
+#endif
 #define SERIAL_NS 10000               /* about what waking a pool costs */
 #define SCRATCH_MAX ((size_t)1 << 38) /* no op of a real step comes near */
+
+/* ---- huge pages ---------------------------------------------------------------------------
+ * Rows that attention reads lie anywhere, and a weight is read once a token: with pages of 4 KB
+ * each is a miss in the TLB. Only what lies whole in [p + from, p + to) is asked for, so
+ * nothing takes more memory than its size. Advice that is refused costs time and nothing else.
+ */
+
+static size_t up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static void ask_huge(uint8_t *p, size_t from, size_t to)
+{
+    uintptr_t begin = up((uintptr_t)p + from, HUGE), end = ((uintptr_t)p + to) / HUGE * HUGE;
+    if (end > begin)
+        (void)madvise(p + (begin - (uintptr_t)p), end - begin, MADV_HUGEPAGE);
+}
+
+void *k_block(size_t bytes)
+{
+    void *p = NULL;
+    if (posix_memalign(&p, bytes < HUGE_FROM ? 64 : HUGE, bytes ? bytes : 1))
+        return NULL;
+    if (bytes >= HUGE_FROM)
+        ask_huge(p, 0, bytes);
+    return p;
+}
+
+/* ---- memory -------------------------------------------------------------------------------
+ */
 
 static void *host_alloc(struct kernels *k, size_t bytes)
 {
     (void)k;
-    if (bytes > SIZE_MAX - 2 * PAGE)
+    size_t align = bytes < HUGE_FROM ? PAGE : HUGE;
+    if (bytes > SIZE_MAX - 2 * HUGE)
         return NULL;
     /* calloc leaves untouched pages of a large plane to the kernel, an aligned memset would
      * not. The block's own address stands in front of the aligned one. */
-    uint8_t *raw = calloc(1, bytes + 2 * PAGE);
+    uint8_t *raw = calloc(1, bytes + 2 * align);
     if (!raw)
         return NULL;
-    uint8_t *p = raw + PAGE - (uintptr_t)raw % PAGE;
+    uint8_t *p = raw + align - (uintptr_t)raw % align;
     memcpy(p - sizeof raw, &raw, sizeof raw);
+    if (align == HUGE)
+        ask_huge(p, 0, bytes);
     return p;
 }
 
@@ -36,13 +75,32 @@ static void host_free(struct kernels *k, void *p)
 }
 
 /* Address space only: pages come when they are touched, a limit is met when they are allowed.
- */
+ * It begins where a huge page can; what lies in front and behind goes back. */
 static void *host_reserve(struct kernels *k, size_t bytes)
 {
     (void)k;
-    void *p = mmap(NULL, bytes ? bytes : 1, PROT_NONE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return p == MAP_FAILED ? NULL : p;
+    if (bytes > SIZE_MAX - 2 * HUGE)
+        return NULL;
+    bytes = up(bytes ? bytes : 1, PAGE);
+    uint8_t *raw =
+        mmap(NULL, bytes + HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (raw == MAP_FAILED)
+        return NULL;
+    uint8_t *p = raw + up((uintptr_t)raw, HUGE) - (uintptr_t)raw;
+    if (p > raw)
+        (void)munmap(raw, (size_t)(p - raw));
+    if (raw + HUGE > p)
+        (void)munmap(p + bytes, (size_t)(raw + HUGE - p));
+    return p;
+}
+
+/* Small pages of before are put together once a huge one is full. */
+static void become_huge(uint8_t *p, size_t from, size_t to)
+{
+    size_t begun = from / HUGE * HUGE;
+    ask_huge(p, begun, to);
+    if (from > begun && to >= begun + HUGE)
+        (void)madvise(p + begun, HUGE, MADV_COLLAPSE);
 }
 
 static enum err host_grow(struct kernels *k, void *p, size_t from, size_t to, struct error *e)
@@ -50,6 +108,7 @@ static enum err host_grow(struct kernels *k, void *p, size_t from, size_t to, st
     (void)k;
     if (to > from && mprotect(p, to, PROT_READ | PROT_WRITE))
         return err_sys(e, errno, "%zu bytes of memory", to - from);
+    become_huge(p, from, to);
     return OK;
 }
 
@@ -199,7 +258,7 @@ void *k_scratch(struct kernels *k, enum k_slot slot, size_t bytes)
         return s->p;
     free(s->p);
     s->bytes = 0;
-    s->p = bytes > SCRATCH_MAX ? NULL : aligned_alloc(64, (bytes + PAGE) / 64 * 64);
+    s->p = bytes > SCRATCH_MAX ? NULL : k_block(bytes);
     if (!s->p) {
         k->ctx->failed = ERR_NOMEM;
         k->ctx->failed_bytes = bytes;

@@ -55,6 +55,10 @@ NODISCARD enum err k_host_init(struct kernels *k, const char *numerics, struct p
 void k_run(struct kernels *k, pool_fn *fn, void *arg, size_t n_items, size_t cost_ns);
 uint32_t k_threads(const struct kernels *k);
 
+/* Memory for free(), 64-byte aligned, contents undefined; a large block lies in huge pages
+ * where the system gives them. NULL when there is none. */
+void *k_block(size_t bytes);
+
 /* At least `bytes` of 64-byte aligned scratch, contents undefined. NULL when there is none: the
  * failure is kept for sync() and the op returns. */
 void *k_scratch(struct kernels *k, enum k_slot slot, size_t bytes);
