@@ -19,8 +19,9 @@
  * Where the backend cannot read what the disk writes, a slot is the backend's memory, and what
  * was read is copied there from one of a few buffers, beside the ops that compute the shared
  * expert and those that were there. Behind them only where they may be using that very slot: a
- * choice was read back from the backend, so nothing that was queued before it still does. `experts` of experts_ready then holds
- * sizes and types of all experts, and memory of those that are there.
+ * choice was read back from the backend, so nothing that was queued before it still does.
+ * `experts` of experts_ready then holds sizes and types of all experts, and memory of those
+ * that are there.
  *
  * Belongs to the engine's thread. */
 #ifndef ENGINE_EXPERTS_H

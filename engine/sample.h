@@ -10,9 +10,9 @@ struct constrain_state;
 /* Bias, then temperature, min-p, top-k and top-p, in this order; temperature 0 takes the
  * largest logit. Equal logits: lower id first. `calls` is where the run's tool calls are (with
  * s->rules; else NULL): ids that it does not allow have no part in any of this, and what is
- * syntax to it is taken greedily. scratch [2][n]. ERR_FORMAT, naming the id, if a logit is NaN or
- * infinite: a broken model must not turn into a stream of one token; and if no id is allowed,
- * which no vocabulary that has every byte can come to. */
+ * syntax to it is taken greedily. scratch [2][n]. ERR_FORMAT, naming the id, if a logit is NaN
+ * or infinite: a broken model must not turn into a stream of one token; and if no id is
+ * allowed, which no vocabulary that has every byte can come to. */
 NODISCARD enum err sample_token(const struct sampling *s, const struct constrain_state *calls,
                                 const float *logits, uint32_t n, uint64_t position,
                                 struct k_sample_entry *scratch, uint32_t *id, struct error *e);

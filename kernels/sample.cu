@@ -385,11 +385,11 @@ __global__ void sample_draw(struct k_sample a, const struct sample_best *parts,
 /* ---- the op -------------------------------------------------------------------------------
  */
 
-/* Whether weight [2][n][n_vocab] and number [2][n][n_vocab] end up in their second half. */
+/* Whether weight and number, both [2][K_SAMPLE_ROWS][n_vocab], end up in their second half. */
 static bool sort_rows(struct kernels *k, const struct k_sample *a, dim3 grid, double *weight,
                       uint32_t *number)
 {
-    size_t half = (size_t)a->n * a->n_vocab;
+    size_t half = (size_t)K_SAMPLE_ROWS * a->n_vocab;
     bool second = false;
     K_LAUNCH(sample_sort, grid, dim3(THREADS), sizeof(struct sample_tile), k, *a, weight,
              number);
@@ -401,33 +401,37 @@ static bool sort_rows(struct kernels *k, const struct k_sample *a, dim3 grid, do
     return second;
 }
 
+/* Scratch is for as many rows as there may be: when it moves, all records are lost. */
 void k_sample_cuda(struct kernels *k, const struct k_sample *a)
 {
-    size_t n_values = (size_t)a->n * a->n_vocab, best = sizeof(struct sample_best);
+    size_t half = (size_t)K_SAMPLE_ROWS * a->n_vocab, best = sizeof(struct sample_best);
     uint32_t n_parts = k_div_up(a->n_vocab, PART);
-    bool any = false, cut = false, second = false;
+    bool any = false, cut = false;
+    double *weight = NULL, *sorted = NULL;
+    uint32_t *number = NULL;
     for (uint32_t i = 0; i < a->n; i++) {
         any |= a->draw[i].temperature > 0;
         cut |= a->draw[i].temperature > 0 && k_sample_is_cut(&a->draw[i]);
     }
     if (!a->n)
         return;
-    struct sample_best *parts =
-        (struct sample_best *)k_cuda_scratch(k, K_CUDA_SAMPLE_BEST, a->n * n_parts * best);
-    double *weight = (double *)k_cuda_scratch(
-        k, K_CUDA_SAMPLE_WEIGHT, (any ? n_values * (cut ? 2 : 1) : 1) * sizeof(double));
-    uint32_t *number = (uint32_t *)k_cuda_scratch(k, K_CUDA_SAMPLE_NUMBER,
-                                                  (cut ? n_values * 2 : 1) * sizeof(uint32_t));
-    if (!parts || !weight || !number)
+    struct sample_best *parts = (struct sample_best *)k_cuda_scratch(
+        k, K_CUDA_SAMPLE_BEST, K_SAMPLE_ROWS * n_parts * best);
+    if (any) {
+        weight = (double *)k_cuda_scratch(k, K_CUDA_SAMPLE_WEIGHT, 2 * half * sizeof(double));
+        number =
+            (uint32_t *)k_cuda_scratch(k, K_CUDA_SAMPLE_NUMBER, 2 * half * sizeof(uint32_t));
+    }
+    if (!parts || (any && (!weight || !number)))
         return;
     dim3 grid(n_parts, a->n);
     K_LAUNCH(sample_look, grid, dim3(THREADS), THREADS / K_WARP * best, k, *a, parts);
     if (any)
         K_LAUNCH(sample_weigh, grid, dim3(THREADS), THREADS / K_WARP * best, k, *a, parts,
                  weight);
-    if (cut)
-        second = sort_rows(k, a, grid, weight, number);
-    size_t at = second ? n_values : 0;
+    sorted = weight;
+    if (cut && sort_rows(k, a, grid, weight, number))
+        sorted += half, number += half;
     K_LAUNCH(sample_draw, dim3(a->n), dim3(SUM_THREADS), sizeof(struct sample_sums), k, *a,
-             parts, n_parts, weight, weight + at, number + at);
+             parts, n_parts, weight, sorted, number);
 }
