@@ -204,7 +204,9 @@ static enum err read_head(const struct model *m, const uint8_t *tip, struct tip_
             return err_set(e, ERR_FORMAT, "tip: id %u, the vocabulary has %u", h->history[i],
                            m->config.vocab_size);
     }
-    return OK;
+    uint64_t rest = take(&at, 4);
+    assert(at - tip == TIP_FIXED);
+    return rest ? err_set(e, ERR_FORMAT, "tip: %" PRIu64 " where a zero stands", rest) : OK;
 }
 
 static enum err check_ranges(const struct model *m, const struct tip_head *h, struct error *e)

@@ -2,6 +2,7 @@
  * the bits of a session that never stopped. A session of 700 tokens, window 32; with
  * AGENTD_SLOW at every position. And a replay resume: what follows equals the session as it
  * went. */
+#include "base/hash.h"
 #include "engine/record.h"
 #include "tests/support/drive.h"
 #include "tests/support/test.h"
@@ -323,6 +324,80 @@ static void test_atom_1417_sglang_38212_damaged_tip(void **state)
     free(x);
 }
 
+static void put(uint8_t *at, uint64_t v, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        at[i] = (uint8_t)(v >> 8 * i);
+}
+
+/* A tip with the right sum, from somebody who made it up (engine/tip.h has the offsets). Behind
+ * 211 tokens stands a border of segments: nothing is open. */
+static void test_forged_tip(void **state)
+{
+    static const struct {
+        size_t at, n;
+        uint64_t v;
+        bool is_open; /* flags: an input segment is */
+        uint64_t start, len;
+        const char *says;
+    } CASES[] = {
+        {.at = 0, .n = 8, .v = 1, .says = "not a tip"},
+        {.at = 8, .n = 4, .v = 99, .says = "version 99"},
+        {.at = 12, .n = 4, .v = 77, .says = "another model or precision"},
+        {.at = 16, .n = 8, .v = 144, .says = "another model or precision"},
+        {.at = 24, .n = 8, .v = 0, .says = "another model or precision"},
+        {.at = 56, .n = 8, .v = 212, .says = "position 212, 211 tokens"},
+        {.at = 64, .n = 8, .v = 212, .says = "a window from 212"},
+        {.at = 80, .n = 8, .v = UINT64_MAX, .says = "a window from"},
+        {.at = 88, .n = 4, .v = 4, .says = "flags 4"},
+        {.at = 92, .n = 4, .v = 9, .says = "prefill mode 9"},
+        {.at = 96, .n = 8, .v = 50, .says = "a closed segment at 50"},
+        {.at = 104, .n = 8, .v = 50, .says = "a closed segment"},
+        {.at = 112, .n = 4, .v = VOCAB, .says = "id 512"},
+        {.at = 140, .n = 4, .v = 1, .says = "where a zero stands"},
+        {.is_open = true, .start = 211, .len = 50, .says = "not inside the segment 211+50"},
+        {.is_open = true, .start = 200, .len = 11, .says = "not inside the segment 200+11"},
+        {.is_open = true, .start = 200, .len = UINT64_MAX, .says = "not inside the segment"},
+        {.is_open = true, .start = UINT64_MAX, .len = 50, .says = "not inside the segment"},
+    };
+    struct session *x = malloc(sizeof(*x));
+    struct drive_state st;
+    struct error e = {0};
+    (void)state;
+    assert_non_null(x);
+    struct engine_options o = {.digests = true, .no_weight_digest = true};
+    *x = (struct session){.m = drive_open(MODEL, &o)};
+    make_tape(x);
+    struct seq *s = drive_seq(x->m);
+    drive_tape(x->m, s, &x->tape, 211, NULL);
+    drive_export(x->m, s, &st);
+    seq_free(s);
+    s = half_imported(x->m, &st);
+    uint8_t *forged = malloc(st.tip_bytes), *sum = forged + st.tip_bytes - HASH_BYTES;
+    assert_non_null(forged);
+    for (size_t i = 0; i < sizeof(CASES) / sizeof(*CASES); i++) {
+        memcpy(forged, st.tip, st.tip_bytes);
+        put(forged + CASES[i].at, CASES[i].v, CASES[i].n);
+        if (CASES[i].is_open) {
+            forged[88] |= 1;
+            put(forged + 96, CASES[i].start, 8);
+            put(forged + 104, CASES[i].len, 8);
+        }
+        hash_bytes(NULL, forged, st.tip_bytes - HASH_BYTES, sum);
+        assert_int_equal(seq_import_tip(s, forged, st.tip_bytes, NULL, &e), ERR_FORMAT);
+        if (!strstr(e.msg, CASES[i].says))
+            fail_msg("case %zu: \"%s\", want \"%s\"", i, e.msg, CASES[i].says);
+        assert_int_equal(seq_position(s), 0);
+    }
+    assert_ok(seq_import_tip(s, st.tip, st.tip_bytes, NULL, &e), &e);
+    assert_int_equal(seq_position(s), 211);
+    seq_free(s);
+    free(forged);
+    drive_state_free(&st);
+    engine_free(x->m);
+    free(x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -331,6 +406,7 @@ int main(void)
         cmocka_unit_test(test_fork_inside_input),
         cmocka_unit_test(test_deep_behind_a_replay),
         cmocka_unit_test(test_atom_1417_sglang_38212_damaged_tip),
+        cmocka_unit_test(test_forged_tip),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
