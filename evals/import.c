@@ -99,8 +99,9 @@ static enum err add_message(struct item *out, const json_t *message, bool last, 
     enum err rc = json_need_str(message, "role", &role, NULL, e);
     if (rc || last)
         return rc ? rc : add_field(&out->question, message, "content", e);
-    rc = buf_printf(&out->context, e, "%c%s: ", toupper((unsigned char)role[0]),
-                    *role ? role + 1 : "");
+    if (!*role)
+        return err_set(e, ERR_FORMAT, "\"role\": empty");
+    rc = buf_printf(&out->context, e, "%c%s: ", toupper((unsigned char)role[0]), role + 1);
     if (!rc)
         rc = add_field(&out->context, message, "content", e);
     return rc ? rc : buf_add_str(&out->context, "\n\n", e);

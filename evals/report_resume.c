@@ -91,18 +91,20 @@ static enum err curve_table(struct buf *out, const json_t *length, struct error 
     return rc || !b ? rc : buf_add_str(out, ".</p>\n", e);
 }
 
-/* x and y of an array of objects. */
-static size_t take(const json_t *list, const char *x_field, const char *y_field, double **x,
-                   double **y)
+/* x and y [n] of an array of n objects; n >= 1. The caller frees both, after an error too. */
+static enum err take(const json_t *list, const char *x_field, double **x, double **y,
+                     struct error *e)
 {
     const size_t n = json_array_size(list);
-    *x = calloc(n + 1, sizeof **x);
-    *y = calloc(n + 1, sizeof **y);
-    for (size_t i = 0; i < n && *x && *y; i++) {
+    *x = calloc(n, sizeof **x);
+    *y = calloc(n, sizeof **y);
+    if (!*x || !*y)
+        return err_set(e, ERR_NOMEM, "no memory for a line of %zu points", n);
+    for (size_t i = 0; i < n; i++) {
         (*x)[i] = field_number(json_array_get(list, i), x_field);
-        (*y)[i] = field_number(json_array_get(list, i), y_field);
+        (*y)[i] = field_number(json_array_get(list, i), "kl");
     }
-    return *x && *y ? n : 0;
+    return OK;
 }
 
 /* One chart with a line for each length. */
@@ -114,11 +116,14 @@ static enum err chart(struct buf *out, const json_t *lengths, const char *list,
     char names[SVG_MAX_LINES][32];
     size_t i, n = 0;
     json_t *l;
+    enum err rc = OK;
     json_array_foreach(lengths, i, l) {
-        if (n == SVG_MAX_LINES || !json_array_size(json_object_get(l, list)))
+        const json_t *points = json_object_get(l, list);
+        if (n == SVG_MAX_LINES || !json_array_size(points) || rc)
             continue;
         snprintf(names[n], sizeof names[n], "%lld tokens", figure(l, "length"));
-        lines[n].n = take(json_object_get(l, list), x_field, "kl", &x[n], &y[n]);
+        rc = take(points, x_field, &x[n], &y[n], e);
+        lines[n].n = json_array_size(points);
         lines[n].name = names[n];
         lines[n].x = x[n];
         lines[n].y = y[n];
@@ -126,7 +131,8 @@ static enum err chart(struct buf *out, const json_t *lengths, const char *list,
     }
     c->lines = lines;
     c->n_lines = n;
-    enum err rc = n ? svg_lines(out, c, e) : OK;
+    if (!rc && n)
+        rc = svg_lines(out, c, e);
     for (i = 0; i < n; i++) {
         free(x[i]);
         free(y[i]);

@@ -71,9 +71,12 @@ static enum err keep_sample(void *user, json_t *sample, struct error *e)
 {
     struct run *r = user;
     const char *id, *context;
+    int64_t max_tokens;
     enum err rc = json_need_str(sample, "id", &id, NULL, e);
     if (!rc)
         rc = json_need_str(sample, "context", &context, NULL, e);
+    if (!rc)
+        rc = json_need_int(sample, "max_tokens", 0, UINT32_MAX, &max_tokens, e);
     if (rc)
         return rc;
     json_t *list = json_object_get(r->samples, context);
