@@ -410,6 +410,8 @@ static void test_choices(void **state)
         {BLOCK INVOKE "write\">\n" PARAMETER "pat\" string=\"true\">x</" MARK
                       " parameter>\n" PARAMETER "pat",
          "h"}, /* given already */
+        {BLOCK INVOKE "writes\">\n" PARAMETER "n\" string=\"false\">1</" MARK " parameter>\n",
+         "<"}, /* the second line feed is of a call without parameters */
         {BLOCK INVOKE "writes\">\n" PARAMETER "n\" string=\"false\">1</" MARK " parameter>\n<",
          "/"}, /* all are given */
         {BLOCK INVOKE "stop\">\n</" MARK " invoke>\n<", "/M"},

@@ -210,6 +210,32 @@ static void test_data_anywhere(void **state)
     }
 }
 
+/* A digest is of the segment that the position is in, of its rows alone. */
+static void test_digest_of_a_segment(void **state)
+{
+    struct engine_options o = {.no_weight_digest = true, .digests = true, .chunk_tokens = 16};
+    struct generate_options g = {.sampling = {.seed = 1, .temperature = 1, .top_p = 1},
+                                 .max_tokens = 5};
+    uint32_t ids[40], sampled[8];
+    struct error e = {0};
+    size_t n = 0;
+    (void)state;
+    drive_ids(ids, 40, 1);
+    struct engine *m = drive_open(GOLDEN "c_replay/model", &o);
+    struct seq *s = drive_seq(m);
+    drive_input(m, s, ids, 40, PREFILL_FULL);
+    assert_int_equal(seq_digest(s).n_rows, 40);
+    drive_input(m, s, ids, 20, PREFILL_FULL);
+    assert_int_equal(seq_digest(s).n_rows, 20);
+    assert_ok(seq_generate(s, &g, &e), &e);
+    drive_run(m, sampled, 8, &n);
+    assert_true(n > 0);
+    assert_int_equal(seq_digest(s).n_rows, n);
+    drive_input(m, s, ids, 30, PREFILL_FULL);
+    assert_int_equal(seq_digest(s).n_rows, 30);
+    engine_free(m);
+}
+
 static void test_full_context(void **state)
 {
     char model[160];
@@ -388,7 +414,7 @@ int main(void)
         cmocka_unit_test(test_fingerprint),       cmocka_unit_test(test_full_context),
         cmocka_unit_test(test_interrupt),         cmocka_unit_test(test_open_segment),
         cmocka_unit_test(test_no_memory_to_open), cmocka_unit_test(test_no_memory_in_a_step),
-        cmocka_unit_test(test_data_anywhere),
+        cmocka_unit_test(test_data_anywhere),     cmocka_unit_test(test_digest_of_a_segment),
     };
     return !!cmocka_run_group_tests(tests, setup, teardown);
 }
