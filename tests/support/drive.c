@@ -36,6 +36,7 @@ enum end_reason drive_run(struct engine *m, uint32_t *ids, size_t cap, size_t *n
                 for (uint32_t k = 0; k < ev[i].n_ids; k++, got++)
                     if (ids && got < cap)
                         ids[got] = ev[i].ids[k];
+            free(ev[i].logprobs);
             if (ev[i].kind == ENGINE_DONE) {
                 reason = ev[i].reason;
                 if (reason == END_FAILED)
