@@ -171,6 +171,36 @@ static void test_lengths(void **state)
         compare(&how, n, 0, &any_right);
 }
 
+/* No guess goes past the end of the context, where no row has room. */
+static void test_full_context(void **state)
+{
+    const struct sampling how = {.seed = 3, .temperature = 2, .top_p = 1, .top_k = 2};
+    uint32_t ids[N_PROMPT];
+    (void)state;
+    drive_ids(ids, N_PROMPT, 5);
+    for (uint32_t room = 1; room <= 6; room++) {
+        struct outcome out[2];
+        for (uint32_t k = 0; k < 2; k++) {
+            struct engine *engine = open_drafting(3 * k, 0);
+            struct model *m = model_of(engine);
+            m->config.max_tokens = m->shape.max_tokens = N_PROMPT + room;
+            struct seq *s = drive_seq(engine);
+            out[k] = (struct outcome){0};
+            drive_input(engine, s, ids, N_PROMPT, PREFILL_CED);
+            generate(engine, s, &how, UINT64_MAX, false, &out[k]);
+            drive_export(engine, s, &out[k].state);
+            engine_draft_counts(engine, &out[k].n_guessed, &out[k].n_right);
+            engine_free(engine);
+        }
+        assert_true(out[1].n_guessed <= room * (room - 1) / 2); /* none right: one a step */
+        assert_int_equal(out[0].reason, END_LENGTH);
+        assert_int_equal(out[0].n, room);
+        assert_same(&out[0], &out[1]);
+        drive_state_free(&out[0].state);
+        drive_state_free(&out[1].state);
+    }
+}
+
 /* Whatever id ends the run, it ends it at the same place: as the anchor, as a right guess with
  * guesses behind it, as what follows a wrong one. */
 static void test_eos(void **state)
@@ -531,17 +561,12 @@ static void test_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_greedy),
-        cmocka_unit_test(test_sampled),
-        cmocka_unit_test(test_short_window),
-        cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_eos),
-        cmocka_unit_test(test_watched),
-        cmocka_unit_test(test_watched_across_a_pause),
-        cmocka_unit_test(test_distribution),
-        cmocka_unit_test(test_confidence),
-        cmocka_unit_test(test_unsure),
-        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_greedy),       cmocka_unit_test(test_sampled),
+        cmocka_unit_test(test_short_window), cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_full_context), cmocka_unit_test(test_eos),
+        cmocka_unit_test(test_watched),      cmocka_unit_test(test_watched_across_a_pause),
+        cmocka_unit_test(test_distribution), cmocka_unit_test(test_confidence),
+        cmocka_unit_test(test_unsure),       cmocka_unit_test(test_options),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
