@@ -129,6 +129,34 @@ static void test_little_memory(void **state)
     free(ids);
 }
 
+/* What is drawn on the device, with guesses that are drawn there and without, is the same. */
+static void test_draws(void **state)
+{
+    (void)state;
+    size_t n = 0, got = 0;
+    uint64_t n_guessed = 0, n_right = 0;
+    uint32_t *ids = golden_ids(CASE "inputs.json", &n), out[2][8];
+    for (uint32_t drafts = 0; drafts <= 2; drafts += 2) {
+        struct engine_options o = {
+            .chunk_tokens = 16, .draft_tokens = drafts, .no_weight_digest = true};
+        struct generate_options g = {
+            .sampling = {.seed = 5, .temperature = 0.7f, .top_p = 0.9f}, .max_tokens = 8};
+        struct error e = {0};
+        backend_option(&o, "emulated");
+        struct engine *m = drive_open(CASE "model", &o);
+        struct seq *s = drive_seq(m);
+        drive_input(m, s, ids, 9, PREFILL_CED);
+        assert_ok(seq_generate(s, &g, &e), &e);
+        (void)drive_run(m, out[drafts / 2], 8, &got);
+        assert_int_equal(got, 8);
+        engine_draft_counts(m, &n_guessed, &n_right);
+        engine_free(m);
+    }
+    assert_true(n_guessed > 4);
+    assert_memory_equal(out[0], out[1], sizeof(out[0]));
+    free(ids);
+}
+
 struct use {
     struct engine *m;
     const uint32_t *prompt; /* [9] */
@@ -171,6 +199,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_little_memory), cmocka_unit_test(test_second_device)};
+        cmocka_unit_test(test_little_memory), cmocka_unit_test(test_draws),
+        cmocka_unit_test(test_second_device)};
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
