@@ -2,20 +2,21 @@
  * this order.
  *
  * logits   [n][n_vocab] f32
- * add      [n][n_vocab] f32 or NULL: added to the logits first, in f32; "logit" below is the
- * sum draw     [n] how, by value: a row is drawn by its own bias     ids ascending within a
- * row's part of it; an id that there is not counts for nothing allowed
- * [n][K_MASK_WORDS(n_vocab)] u32: bit id % 32 of word id / 32. Read where is_masked; ids that
- * are not allowed have no part in the draw. NULL: no row is masked drawn    [n]
+ * add      [n][n_vocab] f32 or NULL: added to them first, in f32
+ * draw     [n] how, by value: a row is drawn by its own
+ * bias     ids ascending within a row's part of it; an id that there is not counts for nothing
+ * allowed  [n][K_MASK_WORDS(n_vocab)] u32: bit id % 32 of word id / 32. Read where is_masked;
+ *          ids that are not allowed have no part in the draw. NULL: no row is masked
+ * drawn    [n]
  *
- * In double: l = logit + bias, p = k_exp((l - largest) / temperature), 0 where p < min_p (and,
- * without looking, where it would surely be). Temperature 0 takes the largest l; equal ones:
- * lower id. Without top-k and top-p the sum of p runs over ids, ascending; with either over
- * p descending, of equal ones the lower id first: the first top_k (0: all), and of these no
- * more than it takes for their sum to reach top_p times the sum of all. The id drawn is the
- * first whose sum so far is above Philox(seed, position) times the whole. Sums add one after
- * the other: **the same bits on every backend**, and so the same id, whatever else is in the
- * call.
+ * In double: l = logit (with what is added) + bias, p = k_exp((l - largest) / temperature), 0
+ * where p < min_p (and, without looking, where it would surely be). Temperature 0 takes the
+ * largest l; equal ones: lower id. Without top-k and top-p the sum of p runs over ids,
+ * ascending; with either over p descending, of equal ones the lower id first: the first top_k
+ * (0: all), and of these no more than it takes for their sum to reach top_p times the sum of
+ * all. The id drawn is the first whose sum so far is above Philox(seed, position) times the
+ * whole. Sums add one after the other: **the same bits on every backend**, and so the same id,
+ * whatever else is in the call.
  *
  * A device adds in parallel and comes to the same bits: while a sum stays between two powers of
  * two each term moves it by a whole number of its last place, which depends on the sum at most

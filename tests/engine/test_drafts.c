@@ -1,6 +1,5 @@
 /* Speculation changes nothing but the number of steps: ids, logits, planes and tips are bit by
  * bit those without drafts, greedy and sampled, wherever a run ends, and across a stop. */
-#include <jansson.h>
 #include <math.h>
 
 #include "engine/chat_parser.h"
@@ -9,6 +8,7 @@
 #include "engine/model.h"
 #include "engine/seq.h"
 #include "engine/tokenizer.h"
+#include "tests/support/calling.h"
 #include "tests/support/drive.h"
 #include "tests/support/test.h"
 
@@ -224,24 +224,6 @@ static void test_eos(void **state)
     drive_state_free(&whole.state);
 }
 
-static uint32_t byte_id(const struct tokenizer *t, char byte)
-{
-    for (uint32_t i = 0; i < tokenizer_size(t); i++) {
-        size_t n = 0;
-        const uint8_t *bytes = tokenizer_bytes(t, i, &n);
-        if (n == 1 && *bytes == (uint8_t)byte)
-            return i;
-    }
-    fail();
-    return 0;
-}
-
-static int by_id(const void *a, const void *b)
-{
-    const struct logit_bias *x = a, *y = b;
-    return x->id < y->id ? -1 : x->id > y->id;
-}
-
 /* Everything that watches over a run at once: rules, with a bias that makes the model call all
  * the time, and stop strings. What a step guesses, what it takes and where it ends follow them.
  */
@@ -251,42 +233,34 @@ static void test_watched(void **state)
         "[{\"name\":\"read\",\"parameters\":{\"properties\":{\"path\":{\"type\":\"string\"},"
         "\"n\":{\"type\":\"integer\"}}}},{\"name\":\"list\",\"parameters\":{}}]";
     static const char *const stop[] = {"es", "9"};
-    json_auto_t *list = json_loads(functions, 0, NULL);
-    struct tokenizer *t = NULL;
-    struct call_rules *rules = NULL;
-    struct error e = {0};
+    struct calling c;
     bool any_right = false;
     size_t n_calls = 0, n_stops = 0;
     (void)state;
-    assert_ok(tokenizer_open(&t, MODEL, &e), &e);
-    assert_ok(call_rules_new(&rules, list, t, &e), &e);
-    uint32_t mark = tokenizer_added(t, "｜DSML｜");
-    struct logit_bias bias[] = {{byte_id(t, '<'), 9}, {byte_id(t, '/'), 6}, {mark, 12}};
-    qsort(bias, 3, sizeof *bias, by_id);
+    calling_open(&c, MODEL, functions);
     for (uint64_t seed = 1; seed <= 6; seed++) {
         const struct sampling how = {.seed = seed,
                                      .temperature = seed % 3 ? 1 : 0,
                                      .top_p = 1,
                                      .top_k = seed % 4 ? 0 : 3,
                                      .min_p = 0.001F,
-                                     .bias = bias,
+                                     .bias = c.bias,
                                      .n_bias = seed % 2 ? 3 : 0,
-                                     .rules = rules,
+                                     .rules = c.rules,
                                      .stop = stop,
                                      .n_stop = 2};
         struct outcome plain;
         compare(&how, 80, 0, &any_right);
         run(0, &how, 80, 0, 0, &plain);
         for (size_t i = 0; i < plain.n; i++)
-            n_calls += plain.ids[i] == mark;
+            n_calls += plain.ids[i] == c.mark;
         n_stops += plain.reason == END_STOP;
         drive_state_free(&plain.state);
     }
     if (getenv("AGENTD_SHOW"))
         printf("%zu marks, %zu runs stopped, right guesses: %d\n", n_calls, n_stops, any_right);
     assert_true(any_right && n_calls >= 8 && n_stops);
-    call_rules_free(rules);
-    tokenizer_free(t);
+    calling_close(&c);
 }
 
 /* Two letters of the answer of a run without stop strings, from its middle on. */

@@ -1,6 +1,5 @@
 /* Tokens are drawn where their logits lie, and are the same ones: a device against the host,
  * row by row and as whole runs; and what crosses to the host for it. */
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -9,6 +8,7 @@
 #include "engine/sampler.h"
 #include "engine/tokenizer.h"
 #include "kernels/philox.h"
+#include "tests/support/calling.h"
 #include "tests/support/drive.h"
 #include "tests/support/fenced.h"
 #include "tests/support/test.h"
@@ -18,59 +18,14 @@
 #define N_PROMPT 61
 #define N_NEW 40
 
-struct rules {
-    struct tokenizer *tokenizer;
-    struct call_rules *rules;
-    uint32_t mark;
-    struct logit_bias bias[3]; /* with which the model calls all the time */
-};
-
-static uint32_t byte_id(const struct tokenizer *t, char byte)
-{
-    for (uint32_t i = 0; i < tokenizer_size(t); i++) {
-        size_t n = 0;
-        const uint8_t *bytes = tokenizer_bytes(t, i, &n);
-        if (n == 1 && *bytes == (uint8_t)byte)
-            return i;
-    }
-    fail();
-    return 0;
-}
-
-static int by_id(const void *a, const void *b)
-{
-    const struct logit_bias *x = a, *y = b;
-    return x->id < y->id ? -1 : x->id > y->id;
-}
-
-static struct rules rules_open(void)
-{
-    json_auto_t *list = json_loads("[{\"name\":\"read\",\"parameters\":{\"properties\":"
-                                   "{\"path\":{\"type\":\"string\"}}}}]",
-                                   0, NULL);
-    struct rules r = {0};
-    struct error e = {0};
-    assert_ok(tokenizer_open(&r.tokenizer, MODEL, &e), &e);
-    assert_ok(call_rules_new(&r.rules, list, r.tokenizer, &e), &e);
-    r.mark = tokenizer_added(r.tokenizer, "｜DSML｜");
-    r.bias[0] = (struct logit_bias){byte_id(r.tokenizer, '<'), 9};
-    r.bias[1] = (struct logit_bias){byte_id(r.tokenizer, '/'), 6};
-    r.bias[2] = (struct logit_bias){r.mark, 12};
-    qsort(r.bias, 3, sizeof(*r.bias), by_id);
-    return r;
-}
-
-static void rules_close(struct rules *r)
-{
-    call_rules_free(r->rules);
-    tokenizer_free(r->tokenizer);
-}
+#define FUNCTIONS                                                                              \
+    "[{\"name\":\"read\",\"parameters\":{\"properties\":{\"path\":{\"type\":\"string\"}}}}]"
 
 /* ---- rows ---------------------------------------------------------------------------------
  */
 
 /* What row i is drawn by; every other one is held to calls, some of which are being written. */
-static struct sampling how(const struct rules *r, uint32_t i)
+static struct sampling how(const struct calling *r, uint32_t i)
 {
     return (struct sampling){.seed = i,
                              .temperature = i % 5 ? 1 : 0,
@@ -90,7 +45,7 @@ static void fill(float *rows, uint32_t n)
     rows[5 * VOCAB + 200] = (float)INFINITY;
 }
 
-static void check_rows(struct kernels *k, const struct rules *r)
+static void check_rows(struct kernels *k, const struct calling *r)
 {
     const uint32_t n = K_SAMPLE_ROWS;
     static float rows[K_SAMPLE_ROWS * VOCAB];
@@ -109,7 +64,7 @@ static void check_rows(struct kernels *k, const struct rules *r)
         for (uint32_t i = 0; i < n; i++) {
             s[i] = how(r, i + (uint32_t)round);
             if (i % 4 == 2 && round) { /* "<" and the mark: a call is written */
-                constrain_feed(r->rules, &calls[i], byte_id(r->tokenizer, '<'));
+                constrain_feed(r->rules, &calls[i], calling_byte(r, '<'));
                 constrain_feed(r->rules, &calls[i], r->mark);
             }
             n_crossed += sampler_add(x, &s[i], &calls[i], 100 + i);
@@ -137,7 +92,8 @@ static void check_rows(struct kernels *k, const struct rules *r)
 
 static void test_rows(void **state)
 {
-    struct rules r = rules_open();
+    struct calling r;
+    calling_open(&r, MODEL, FUNCTIONS);
     struct kernels k = {0};
     struct error e = {0};
     (void)state;
@@ -148,7 +104,7 @@ static void test_rows(void **state)
     check_rows(&k, &r);
     kernels_fini(&k);
     assert_int_equal(fenced_bytes(), 0);
-    rules_close(&r);
+    calling_close(&r);
 }
 
 /* More biases than there is room for: the row crosses, those before it do not. */
@@ -235,7 +191,8 @@ static void assert_same(const struct outcome *a, const struct outcome *b)
 static void test_runs(void **state)
 {
     const size_t row = VOCAB * sizeof(float);
-    struct rules r = rules_open();
+    struct calling r;
+    calling_open(&r, MODEL, FUNCTIONS);
     struct sampling s = {.seed = 4, .temperature = 1, .top_p = 0.9f};
     (void)state;
     struct outcome host = run(NULL, &s, 0, false), there = run("fenced", &s, 0, false);
@@ -266,7 +223,7 @@ static void test_runs(void **state)
     host = run(NULL, &s, 0, false), there = run("fenced", &s, 0, false);
     assert_same(&host, &there);
     assert_true(there.n_copied >= N_NEW * row);
-    rules_close(&r);
+    calling_close(&r);
 }
 
 int main(void)
