@@ -1,5 +1,6 @@
 #include "base/spawn.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -252,4 +253,75 @@ void spawn_fini(struct spawn *s)
         ;
     close(s->pidfd);
     *s = (struct spawn)SPAWN_INIT;
+}
+
+/* ---- a copy of this process ------------------------------------------------------------- */
+
+static enum err want_one_thread(struct error *e)
+{
+    unsigned n = 0;
+    DIR *d = opendir("/proc/self/task");
+    if (!d)
+        return err_sys(e, errno, "/proc/self/task");
+    for (const struct dirent *t; (t = readdir(d));)
+        n += t->d_name[0] != '.';
+    closedir(d);
+    return n == 1 ? OK : err_set(e, ERR_UNSUPPORTED, "copy of a process with %u threads", n);
+}
+
+/* First the error, code 0 for none, then what fn wrote. */
+_Noreturn static void be_the_copy(spawn_copy_fn *fn, void *user, int fd, size_t max)
+{
+    AUTO(buf) struct buf out = BUF_INIT(max);
+    struct error said = {0};
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    said.code = fn(user, &out, &said);
+    enum err rc = fs_write(fd, "pipe of a copy", &said, sizeof said, NULL);
+    if (!rc && !said.code)
+        rc = fs_write(fd, "pipe of a copy", out.data, out.len, NULL);
+    _exit(rc ? 1 : 0);
+}
+
+static enum err take_from_copy(pid_t pid, int fd, struct buf *out, struct error *e)
+{
+    struct error said;
+    int status = 0;
+    AUTO(buf) struct buf all = BUF_INIT(sizeof said + (out->max - out->len));
+    enum err rc = fs_read_fd(fd, "pipe of a copy", &all, e);
+    if (rc) /* it may still write, and nobody will read */
+        kill(pid, SIGKILL);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (rc)
+        return rc;
+    if (status || all.len < sizeof said)
+        return err_set(e, ERR_CORRUPT, "copy of the process: status 0x%x, %zu bytes",
+                       (unsigned)status, all.len);
+    memcpy(&said, all.data, sizeof said);
+    if (said.code && e)
+        *e = said;
+    return said.code ? said.code
+                     : buf_add(out, all.data + sizeof said, all.len - sizeof said, e);
+}
+
+enum err spawn_copy(spawn_copy_fn *fn, void *user, struct buf *out, struct error *e)
+{
+    int fds[2];
+    enum err rc = want_one_thread(e);
+    if (rc)
+        return rc;
+    if (pipe2(fds, O_CLOEXEC) < 0)
+        return err_sys(e, errno, "pipe of a copy");
+    const pid_t pid = fork();
+    if (pid == 0) {
+        close(fds[0]);
+        be_the_copy(fn, user, fds[1], out->max - out->len);
+    }
+    if (pid < 0)
+        rc = err_sys(e, errno, "copy of the process");
+    close(fds[1]);
+    if (!rc)
+        rc = take_from_copy(pid, fds[0], out, e);
+    close(fds[0]);
+    return rc;
 }

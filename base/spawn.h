@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+#include "base/buf.h"
 #include "base/err.h"
 
 #define SPAWN_MAX_FDS 16
@@ -66,5 +67,13 @@ NODISCARD enum err spawn_wait(struct spawn *s, int timeout_ms, int *status, stru
 NODISCARD enum err spawn_signal(const struct spawn *s, int sig, struct error *e);
 /* Kills and reaps what still runs, closes the pidfd. */
 void spawn_fini(struct spawn *s);
+
+/* Calls fn in a copy of this process (fork), whose memory is ours as it stands and whose
+ * changes are lost with it; what fn appends to its buffer is appended to out. Only where one
+ * thread runs (ERR_UNSUPPORTED): a copy has no other. The copy has our descriptors and ends
+ * without flushing stdio. Waits for it. Errors of fn; ERR_CORRUPT when the copy ended in
+ * another way; out is then as it was. */
+typedef enum err spawn_copy_fn(void *user, struct buf *out, struct error *e);
+NODISCARD enum err spawn_copy(spawn_copy_fn *fn, void *user, struct buf *out, struct error *e);
 
 #endif

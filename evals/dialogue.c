@@ -3,19 +3,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/spawn.h"
 #include "engine/chat_parser.h"
 #include "engine/constrain.h"
 
 #define MAX_TEXT ((size_t)64 << 20)
 #define MAX_SEGMENTS 4096
 #define MAX_ANSWER 4096
+#define MAX_ROW_BYTES ((size_t)64 << 20)
 
 void dialogue_answer_init(struct dialogue_answer *a)
 {
     *a = (struct dialogue_answer){.ids = IDS_INIT(MAX_ANSWER),
                                   .text = BUF_INIT(1 << 20),
                                   .name = BUF_INIT(1 << 12),
-                                  .arguments = BUF_INIT(1 << 20)};
+                                  .arguments = BUF_INIT(1 << 20),
+                                  .rows = BUF_INIT(MAX_ROW_BYTES)};
 }
 
 void dialogue_answer_fini(struct dialogue_answer *a)
@@ -24,6 +27,7 @@ void dialogue_answer_fini(struct dialogue_answer *a)
     buf_fini(&a->text);
     buf_fini(&a->name);
     buf_fini(&a->arguments);
+    buf_fini(&a->rows);
 }
 
 /* ---- life ------------------------------------------------------------------------------- */
@@ -71,6 +75,14 @@ void dialogue_fini(struct dialogue *d)
     free(d->ids);
     free(d->segments);
     *d = (struct dialogue){.tokenizer = NULL};
+}
+
+enum err dialogue_reset(struct dialogue *d, struct error *e)
+{
+    arm_state_fini(&d->state);
+    d->view.n_ids = d->view.n_segments = 0;
+    enum err rc = arm_reset(&d->c, e);
+    return rc ? rc : arm_reset(&d->a, e);
 }
 
 /* ---- the tape --------------------------------------------------------------------------- */
@@ -208,4 +220,119 @@ enum err dialogue_again(struct dialogue *d, enum resume_mode mode, struct dialog
     if (!rc)
         *rows = arm_compare(&d->a, &d->c, d->state.n_tokens, d->view.n_ids);
     return rc;
+}
+
+/* ---- many questions at one point -------------------------------------------------------- */
+
+enum err dialogue_tell(struct dialogue *d, const struct buf *text, const char *answer,
+                       struct error *e)
+{
+    AUTO(ids) struct ids given = IDS_INIT(MAX_ANSWER);
+    arm_state_fini(&d->state);
+    enum err rc = build_input(d, false, text, e);
+    if (!rc)
+        rc = append(d, &d->input, SEGMENT_INPUT, e);
+    if (!rc)
+        rc = tokenizer_encode(d->tokenizer, answer, strlen(answer), &given, e);
+    if (!rc)
+        rc = ids_add(&given, d->chat.eos, e);
+    if (!rc)
+        rc = append(d, &given, SEGMENT_GENERATED, e);
+    if (!rc)
+        rc = arm_run(&d->c, UINT64_MAX, e);
+    return rc ? rc : arm_export(&d->c, &d->state, e);
+}
+
+enum err dialogue_resume(struct dialogue *d, enum resume_mode mode, uint64_t *n_replayed,
+                         struct error *e)
+{
+    return arm_resume(&d->a, &d->state, mode, n_replayed, e);
+}
+
+/* What a fork does and reports: rows of input and answer, then the answer's ids. */
+struct question {
+    struct dialogue *d;
+    struct arm *a;
+};
+
+static enum err ask_in_copy(void *user, struct buf *out, struct error *e)
+{
+    const struct question *q = user;
+    const uint64_t from = seq_position(q->a->s);
+    AUTO(dialogue_answer) struct dialogue_answer said;
+    dialogue_answer_init(&said);
+    enum err rc = exchange(q->d, q->a, &said, e);
+    if (!rc)
+        rc = buf_add(out, q->a->rows + from, (q->d->input.n + said.ids.n) * sizeof *q->a->rows,
+                     e);
+    return rc ? rc : buf_add(out, said.ids.v, said.ids.n * sizeof *said.ids.v, e);
+}
+
+enum err dialogue_ask(struct dialogue *d, struct arm *a, const struct buf *text,
+                      uint32_t max_tokens, struct dialogue_answer *out, struct error *e)
+{
+    AUTO(buf) struct buf all = BUF_INIT(MAX_ROW_BYTES);
+    struct question q = {d, a};
+    d->max_tokens = max_tokens < MAX_ANSWER ? max_tokens : MAX_ANSWER;
+    enum err rc = build_input(d, false, text, e);
+    if (!rc && d->input.n + d->max_tokens > d->ids_cap - d->view.n_ids)
+        rc = err_set(e, ERR_LIMIT, "a tape of %llu tokens is full",
+                     (unsigned long long)d->ids_cap);
+    if (!rc)
+        rc = spawn_copy(ask_in_copy, &q, &all, e);
+    if (rc)
+        return rc;
+    /* n ids and input.n + n rows */
+    const size_t n_input = d->input.n * sizeof *a->rows,
+                 one = sizeof *a->rows + sizeof(uint32_t);
+    const size_t n = all.len < n_input ? 0 : (all.len - n_input) / one;
+    const size_t n_rows = n_input + n * sizeof *a->rows;
+    if (all.len != n_rows + n * sizeof(uint32_t))
+        return err_set(e, ERR_CORRUPT, "fork: %zu bytes of rows and ids", all.len);
+    out->ids.n = 0;
+    buf_clear(&out->rows);
+    rc = buf_add(&out->rows, all.data, n_rows, e);
+    for (size_t i = 0; i < n && !rc; i++) {
+        uint32_t id;
+        memcpy(&id, all.data + n_rows + i * sizeof id, sizeof id);
+        rc = ids_add(&out->ids, id, e);
+    }
+    return rc ? rc : read_answer(d, out, e);
+}
+
+struct arm_difference dialogue_compare(const struct dialogue_answer *a,
+                                       const struct dialogue_answer *reference)
+{
+    struct arm_difference d = {.first = UINT64_MAX};
+    const size_t n_mine = a->rows.len / sizeof(struct arm_row);
+    for (size_t i = 0; i < reference->rows.len / sizeof(struct arm_row); i++) {
+        struct arm_row x, y = {.seen = false};
+        memcpy(&x, reference->rows.data + i * sizeof x, sizeof x);
+        if (i < n_mine)
+            memcpy(&y, a->rows.data + i * sizeof y, sizeof y);
+        d.n_rows += x.seen;
+        d.n_missing += x.seen && !y.seen;
+        if (y.seen && (!x.seen || memcmp(x.digest, y.digest, HASH_TAG_BYTES))) {
+            d.first = d.n_different ? d.first : i;
+            d.n_different++;
+        }
+    }
+    return d;
+}
+
+static bool same_bytes(const struct buf *a, const struct buf *b)
+{
+    return a->len == b->len && (!a->len || !memcmp(a->data, b->data, a->len));
+}
+
+bool dialogue_same_action(const struct dialogue_answer *a, const struct dialogue_answer *b)
+{
+    return same_bytes(&a->name, &b->name) && same_bytes(&a->arguments, &b->arguments) &&
+           (a->name.len || same_bytes(&a->text, &b->text));
+}
+
+bool dialogue_same_ids(const struct dialogue_answer *a, const struct dialogue_answer *b)
+{
+    return a->ids.n == b->ids.n &&
+           (!a->ids.n || !memcmp(a->ids.v, b->ids.v, a->ids.n * sizeof *a->ids.v));
 }

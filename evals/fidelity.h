@@ -22,7 +22,13 @@
  *
  *   PROBE: {"kind", "position", "depth"?, "distance"?, "from"?, "to"?, "right", "tool",
  *    "arguments", "arms": {"X"?, "D"?, "B"?: {"right", "same_ids", "same_action", "rows",
- *    "different", "replayed"}}} */
+ *    "different", "replayed"}}}
+ *
+ * Or X, D and B on a suite's samples (fidelity_suite): each context is read once by a session
+ * that never stops, resumed in each way, and every question is asked in a fork of each. Result
+ * of one cell of the suite, as above and: {"cell", "n_contexts", "accuracy": {"C", "X"?, "D"?,
+ * "B"?: {"n", "right", "mean", "low", "high"}}}, Wilson's 95 % intervals; PROBE has "id",
+ * "expected" and "text", and so has an arm whose ids are others ("text"; none if not UTF-8). */
 #ifndef EVALS_FIDELITY_H
 #define EVALS_FIDELITY_H
 
@@ -70,6 +76,15 @@ void fidelity_tape_fini(struct fidelity_tape *t);
  * an error, not a difference. */
 NODISCARD enum err fidelity_run(const struct fidelity_options *o, json_t **out, bool *equal,
                                 struct error *e);
+/* The cells of the suite in folder dir; o->length, continuation, cycles, kills, probes and
+ * positions are not looked at, arms only for X, D and B. Results are appended to out. so_far is
+ * called after each context. ERR_CONFLICT: the suite is of another tokenizer. ERR_UNSUPPORTED:
+ * the process has more than one thread. */
+NODISCARD enum err fidelity_suite(const struct fidelity_options *o, const char *dir,
+                                  json_t *out, bool *equal, struct error *e);
+/* The probes of each kind as one check of X and one of D, appended to checks. */
+NODISCARD enum err fidelity_answer_checks(const json_t *probes, json_t *checks,
+                                          struct error *e);
 /* What the model says after X, D and B (evals/fidelity_answers.c): the probes, to be decref'd,
  * and their checks, appended. ERR_FORMAT: it has no chat format. */
 NODISCARD enum err fidelity_answers(const struct fidelity_options *o,

@@ -84,23 +84,6 @@ static bool is_right(const struct probe *p, const struct dialogue_answer *a)
            holds(&a->arguments, p->expect);
 }
 
-static bool same_bytes(const struct buf *a, const struct buf *b)
-{
-    return a->len == b->len && (!a->len || !memcmp(a->data, b->data, a->len));
-}
-
-/* The next action: tool and arguments where one is called, else the text. */
-static bool same_action(const struct dialogue_answer *a, const struct dialogue_answer *b)
-{
-    return same_bytes(&a->name, &b->name) && same_bytes(&a->arguments, &b->arguments) &&
-           (a->name.len || same_bytes(&a->text, &b->text));
-}
-
-static bool same_ids(const struct ids *a, const struct ids *b)
-{
-    return a->n == b->n && (!a->n || !memcmp(a->v, b->v, a->n * sizeof *a->v));
-}
-
 static enum err add_arm(struct answers *s, const struct probe *p, size_t i, json_t *arms,
                         struct error *e)
 {
@@ -110,11 +93,11 @@ static enum err add_arm(struct answers *s, const struct probe *p, size_t i, json
     if (rc)
         return err_wrap(e, rc, "%s at %llu", arm_names[i],
                         (unsigned long long)s->d.state.n_tokens);
-    json_t *j = json_pack("{s:b, s:b, s:b, s:I, s:I, s:I}", "right", is_right(p, &s->other),
-                          "same_ids", same_ids(&s->c.ids, &s->other.ids), "same_action",
-                          same_action(&s->c, &s->other), "rows", (json_int_t)rows.n_rows,
-                          "different", (json_int_t)(rows.n_different + rows.n_missing),
-                          "replayed", (json_int_t)n_replayed);
+    json_t *j = json_pack(
+        "{s:b, s:b, s:b, s:I, s:I, s:I}", "right", is_right(p, &s->other), "same_ids",
+        dialogue_same_ids(&s->c, &s->other), "same_action",
+        dialogue_same_action(&s->c, &s->other), "rows", (json_int_t)rows.n_rows, "different",
+        (json_int_t)(rows.n_different + rows.n_missing), "replayed", (json_int_t)n_replayed);
     return json_object_set_new(arms, arm_names[i], j)
                ? err_set(e, ERR_NOMEM, "no memory for an answer")
                : OK;
@@ -309,13 +292,13 @@ static enum err turns(struct answers *s, struct error *e)
 /* ---- results ---------------------------------------------------------------------------- */
 
 /* The probes of a kind as one check of an arm. */
-static enum err add_check(const struct answers *s, const char *kind, const char *arm,
+static enum err add_check(const json_t *probes, const char *kind, const char *arm,
                           const char *what, json_t *checks, struct error *e)
 {
     json_int_t n = 0, rows = 0, other = 0, replayed = 0, position = 0;
     size_t i;
     json_t *p;
-    json_array_foreach(s->probes, i, p) {
+    json_array_foreach(probes, i, p) {
         const json_t *a = json_object_get(json_object_get(p, "arms"), arm);
         if (!a || strcmp(json_string_value(json_object_get(p, "kind")), kind) != 0)
             continue;
@@ -336,16 +319,17 @@ static enum err add_check(const struct answers *s, const char *kind, const char 
                                             : OK;
 }
 
-static enum err add_checks(const struct answers *s, json_t *checks, struct error *e)
+enum err fidelity_answer_checks(const json_t *probes, json_t *checks, struct error *e)
 {
     static const char *const kinds[][2] = {
         {"needle", "answers: codes by depth"},
         {"distance", "answers: codes by distance to the resume"},
-        {"turn", "answers: next tool and arguments, each turn"}};
+        {"turn", "answers: next tool and arguments, each turn"},
+        {"sample", "answers: the suite's samples, each in a fork"}};
     enum err rc = OK;
     for (size_t i = 0; i < N_ARMS - 1; i++) /* B is not held to anything */
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds && !rc; k++)
-            rc = add_check(s, kinds[k][0], arm_names[i], kinds[k][1], checks, e);
+            rc = add_check(probes, kinds[k][0], arm_names[i], kinds[k][1], checks, e);
     return rc;
 }
 
@@ -387,7 +371,7 @@ enum err fidelity_answers(const struct fidelity_options *o, const struct state_l
     if (!rc)
         rc = turns(&s, e);
     if (!rc)
-        rc = add_checks(&s, checks, e);
+        rc = fidelity_answer_checks(s.probes, checks, e);
     if (!rc)
         *out = json_incref(s.probes);
     return rc ? err_wrap(e, rc, "answers") : OK;

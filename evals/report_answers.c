@@ -101,7 +101,8 @@ static enum err table(struct buf *out, const json_t *probes, const struct group 
 {
     static const struct group kinds[] = {{.kind = "needle", .name = "codes by depth"},
                                          {.kind = "distance", .name = "codes by distance"},
-                                         {.kind = "turn", .name = "agent's turns"}};
+                                         {.kind = "turn", .name = "agent's turns"},
+                                         {.kind = "sample", .name = "samples"}};
     enum err rc = buf_add_str(
         out,
         "<div class=\"wide\"><table><tr><th style=\"text-align:left\">asked</th><th>n</th>"

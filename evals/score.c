@@ -156,17 +156,12 @@ static enum err read_answers(const json_t *list, struct wordlist *out, struct er
     return OK;
 }
 
-/* What one answer is worth, and how it is counted. */
-static enum err judge(const json_t *sample, const json_t *answer, enum status *status,
-                      double *score, struct error *e)
+enum err score_text(const json_t *sample, const char *text, size_t n, struct metric_result *out,
+                    struct error *e)
 {
-    const char *metric, *text, *given = "ok";
-    size_t n;
+    const char *metric;
     json_t *list;
     AUTO(wordlist) struct wordlist answers = WORDLIST_INIT;
-    struct metric_result result;
-    *score = 0;
-    *status = S_MISSING;
     enum err rc = json_need_str(sample, "metric", &metric, NULL, e);
     if (!rc)
         rc = json_need_arr(sample, "answers", &list, e);
@@ -174,17 +169,30 @@ static enum err judge(const json_t *sample, const json_t *answer, enum status *s
         rc = read_answers(list, &answers, e);
     if (!rc && metric_of(metric) == SUITE_N_METRICS)
         rc = err_set(e, ERR_FORMAT, "\"metric\": unknown: \"%.40s\"", metric);
-    if (rc || !answer)
-        return rc;
-    if ((rc = json_opt_str(answer, "status", &given, NULL, e)))
+    return rc ? rc : metric_score(metric_of(metric), text, n, &answers, out, e);
+}
+
+/* What one answer is worth, and how it is counted. */
+static enum err judge(const json_t *sample, const json_t *answer, enum status *status,
+                      double *score, struct error *e)
+{
+    const char *text, *given = "ok";
+    size_t n;
+    struct metric_result result;
+    *score = 0;
+    *status = S_MISSING;
+    if (!answer) /* the sample has to be one all the same */
+        return score_text(sample, "", 0, &result, e);
+    enum err rc = json_opt_str(answer, "status", &given, NULL, e);
+    if (rc)
         return rc;
     if (strcmp(given, "ok") != 0) {
         *status = strcmp(given, "error") ? S_TIMEOUT : S_ERROR;
-        return OK;
+        return score_text(sample, "", 0, &result, e);
     }
     if ((rc = json_need_str(answer, "text", &text, &n, e)))
         return rc;
-    if ((rc = metric_score(metric_of(metric), text, n, &answers, &result, e)))
+    if ((rc = score_text(sample, text, n, &result, e)))
         return rc;
     *status = result.is_empty ? S_EMPTY : result.is_unparsable ? S_UNPARSABLE : S_OK;
     *score = result.score;

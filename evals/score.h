@@ -23,6 +23,7 @@
 #define EVALS_SCORE_H
 
 #include <jansson.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -42,5 +43,11 @@ struct score_counts {
  * was answered twice. */
 NODISCARD enum err score_run(const char *dir, const char *answers, struct score_counts *counts,
                              json_t **results, struct error *e);
+
+/* What an answer to a sample (an object of samples.jsonl) is worth. ERR_FORMAT: the sample's
+ * metric or answers are not what they should be. */
+struct metric_result;
+NODISCARD enum err score_text(const json_t *sample, const char *text, size_t n,
+                              struct metric_result *out, struct error *e);
 
 #endif

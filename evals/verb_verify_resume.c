@@ -12,7 +12,7 @@
 #define MAX_LIST 32
 
 struct verb_options {
-    const char *model, *out, *lengths, *positions, *arms, *isa, *work;
+    const char *model, *out, *lengths, *positions, *arms, *isa, *work, *suite;
     int64_t cycles, kills, probes, continuation, threads, seed;
     int precision, backend;
     bool json, quiet;
@@ -49,6 +49,9 @@ static const struct option verify_table[] = {
      .help = "of backend cpu: avx512bf16, avx512, avx2, portable"},
     {"threads", 0, OPTION_INT, AT(threads), "N", 0, 256, .help = "default: all cores"},
     {"seed", 0, OPTION_INT, AT(seed), "N", 0, UINT32_MAX, .help = "of the text (default: 1)"},
+    {"suite", 0, OPTION_STRING, AT(suite), "DIR",
+     .help = "X, D and B on a suite's samples, each asked in a fork, and nothing else; on one "
+             "thread"},
     {"work", 0, OPTION_STRING, AT(work), "DIR",
      .help = "where daemons keep their stores meanwhile (default: TMPDIR)"},
     {"json", 0, OPTION_FLAG, AT(json), "", .help = "print the results"},
@@ -100,6 +103,12 @@ static void progress(void *user, const char *what)
     fprintf(stderr, "verify-resume %llu: %s\n", (unsigned long long)w->length, what);
 }
 
+static void progress_of_suite(void *user, const char *context)
+{
+    (void)user;
+    fprintf(stderr, "verify-resume: %s\n", context);
+}
+
 /* The report with what is known of a length, should it be cut short. */
 static enum err so_far(void *user, json_t *result, struct error *e)
 {
@@ -145,11 +154,11 @@ static void print_checks(const json_t *result)
 /* Of the answers of an arm: how many are right, and how many are C's. */
 static void print_answers(const json_t *result)
 {
-    static const char *const kinds[] = {"needle", "distance", "turn"};
+    static const char *const kinds[] = {"needle", "distance", "turn", "sample"};
     static const char *const arms[] = {"X", "D", "B"};
     size_t i;
     json_t *p;
-    for (size_t k = 0; k < 9; k++) {
+    for (size_t k = 0; k < 12; k++) {
         unsigned n = 0, right = 0, same = 0, action = 0, c_right = 0;
         json_array_foreach(json_object_get(result, "answers"), i, p) {
             const json_t *a = json_object_get(json_object_get(p, "arms"), arms[k % 3]);
@@ -169,26 +178,79 @@ static void print_answers(const json_t *result)
     }
 }
 
-static enum err run_all(const struct verb_options *v, const struct numbers *lengths,
-                        const struct numbers *positions, int wake_fd, json_t *results,
-                        bool *equal, struct error *e)
+/* Of a suite's cell. */
+static void print_accuracy(const json_t *result)
 {
-    const struct engine_options engine = {.precision = (enum precision)v->precision,
-                                          .backend = backends[v->backend],
-                                          .isa = v->isa,
-                                          .n_threads = (uint32_t)v->threads,
-                                          .digests = true,
-                                          .no_weight_digest = true};
+    const char *arm;
+    json_t *a;
+    json_object_foreach(json_object_get(result, "accuracy"), arm, a)
+        printf(
+            "%-6lld %s  right %lld of %lld = %.3f (95 %%: %.3f to %.3f), %s, %lld contexts\n",
+            (long long)json_integer_value(json_object_get(result, "length")), arm,
+            (long long)json_integer_value(json_object_get(a, "right")),
+            (long long)json_integer_value(json_object_get(a, "n")),
+            json_number_value(json_object_get(a, "mean")),
+            json_number_value(json_object_get(a, "low")),
+            json_number_value(json_object_get(a, "high")),
+            json_string_value(json_object_get(result, "cell")),
+            (long long)json_integer_value(json_object_get(result, "n_contexts")));
+}
+
+static struct engine_options engine_of(const struct verb_options *v)
+{
+    return (struct engine_options){.precision = (enum precision)v->precision,
+                                   .backend = backends[v->backend],
+                                   .isa = v->isa,
+                                   .n_threads = v->suite ? 1 : (uint32_t)v->threads,
+                                   .digests = true,
+                                   .no_weight_digest = true};
+}
+
+static enum err note_fingerprint(const struct verb_options *v, json_t *results, struct error *e)
+{
+    const struct engine_options engine = engine_of(v);
     char fingerprint[ARM_FINGERPRINT_CHARS];
     enum err rc = arm_fingerprint(v->model, &engine, fingerprint, e);
     if (!rc && json_object_set_new(results, "fingerprint", json_string(fingerprint)))
         rc = err_set(e, ERR_NOMEM, "no memory for results");
+    return rc;
+}
+
+static enum err run_suite_cells(const struct verb_options *v, int wake_fd, json_t *results,
+                                bool *equal, struct error *e)
+{
+    struct watch watch = {0, v->out, results};
+    const struct fidelity_options o = {.model = v->model,
+                                       .engine = engine_of(v),
+                                       .wake_fd = wake_fd,
+                                       .arms = v->arms ? v->arms : "XDB",
+                                       .progress = v->quiet ? NULL : progress_of_suite,
+                                       .so_far = so_far,
+                                       .user = &watch};
+    json_t *cells = json_object_get(results, "lengths"), *cell;
+    size_t i;
+    enum err rc = fidelity_suite(&o, v->suite, cells, equal, e);
+    json_array_foreach(cells, i, cell) {
+        if (rc || v->json)
+            break;
+        print_checks(cell);
+        print_answers(cell);
+        print_accuracy(cell);
+    }
+    return rc || !v->out ? rc : report_resume(v->out, results, e);
+}
+
+static enum err run_all(const struct verb_options *v, const struct numbers *lengths,
+                        const struct numbers *positions, int wake_fd, json_t *results,
+                        bool *equal, struct error *e)
+{
+    enum err rc = OK;
     for (size_t i = 0; i < lengths->n && !rc; i++) {
         struct watch watch = {lengths->v[i], v->out, results};
         json_t *result = NULL;
         bool same = false;
         const struct fidelity_options o = {.model = v->model,
-                                           .engine = engine,
+                                           .engine = engine_of(v),
                                            .length = watch.length,
                                            .continuation = (uint64_t)v->continuation,
                                            .n_cycles = (uint32_t)v->cycles,
@@ -220,14 +282,22 @@ static enum err run_all(const struct verb_options *v, const struct numbers *leng
     return rc;
 }
 
+static enum err check_suite_options(const struct verb_options *v, struct error *e)
+{
+    if (v->lengths || v->positions)
+        return err_set(e, ERR_INVAL,
+                       "--suite has its own lengths, and positions at their ends");
+    if (v->threads > 1)
+        return err_set(e, ERR_INVAL, "--suite forks the process: want --threads 1");
+    if (v->arms && strspn(v->arms, "XDB") != strlen(v->arms))
+        return err_set(e, ERR_INVAL, "--arms %s: with --suite want letters of XDB", v->arms);
+    return OK;
+}
+
 int evals_verify_resume(int argc, char **argv)
 {
-    struct verb_options v = {.lengths = "4K",
-                             .cycles = 100,
-                             .kills = 3,
-                             .probes = 2,
-                             .continuation = 4096,
-                             .seed = 1};
+    struct verb_options v = {
+        .cycles = 100, .kills = 3, .probes = 2, .continuation = 4096, .seed = 1};
     struct options o;
     struct error e = {0};
     struct numbers lengths = {.n = 0}, positions = {.n = 0};
@@ -238,14 +308,20 @@ int evals_verify_resume(int argc, char **argv)
     AUTO_FD int wake = evals_wake_fd();
     json_auto_t *results =
         json_pack("{s:i, s:s, s:[]}", "format", 1, "model", v.model, "lengths");
-    enum err rc = results ? parse_numbers("--lengths", v.lengths, &lengths, &e)
-                          : err_set(&e, ERR_NOMEM, "no memory for results");
+    enum err rc = results
+                      ? parse_numbers("--lengths", v.lengths ? v.lengths : "4K", &lengths, &e)
+                      : err_set(&e, ERR_NOMEM, "no memory for results");
     if (!rc && v.positions)
         rc = parse_numbers("--positions", v.positions, &positions, &e);
     if (!rc && v.arms && strspn(v.arms, FIDELITY_ARMS) != strlen(v.arms))
         rc = err_set(&e, ERR_INVAL, "--arms %s: want letters of %s", v.arms, FIDELITY_ARMS);
+    if (!rc && v.suite)
+        rc = check_suite_options(&v, &e);
     if (!rc)
-        rc = run_all(&v, &lengths, &positions, wake, results, &equal, &e);
+        rc = note_fingerprint(&v, results, &e);
+    if (!rc)
+        rc = v.suite ? run_suite_cells(&v, wake, results, &equal, &e)
+                     : run_all(&v, &lengths, &positions, wake, results, &equal, &e);
     if ((rc = evals_interrupted(wake, rc, &e)))
         return evals_fail(&evals_verify_resume_command, rc, &e);
     if (v.json)

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -219,6 +220,79 @@ static void test_find_beside_the_binary(void **state)
     setenv("AGENTD_LIBEXEC", old, 1);
 }
 
+/* ---- copies of the process -------------------------------------------------------------- */
+
+static int seen_by_all = 1;
+
+static enum err change_and_tell(void *user, struct buf *out, struct error *e)
+{
+    seen_by_all++;
+    return buf_printf(out, e, "%s%d", (const char *)user, seen_by_all);
+}
+
+static enum err fail_halfway(void *user, struct buf *out, struct error *e)
+{
+    (void)user;
+    enum err rc = buf_add_str(out, "half", e);
+    return rc ? rc : err_set(e, ERR_LIMIT, "no further than here");
+}
+
+static enum err die(void *user, struct buf *out, struct error *e)
+{
+    (void)user, (void)out, (void)e;
+    kill(getpid(), SIGKILL);
+    return OK;
+}
+
+static void test_a_copy_changes_nothing_here(void **state)
+{
+    (void)state;
+    struct error e = {0};
+    AUTO(buf) struct buf out = BUF_INIT(64);
+    char have[] = "have ";
+    assert_ok(spawn_copy(change_and_tell, have, &out, &e), &e);
+    assert_ok(spawn_copy(change_and_tell, have, &out, &e), &e);
+    assert_string_equal(buf_str(&out), "have 2have 2");
+    assert_int_equal(seen_by_all, 1);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* none is left */
+}
+
+static void test_a_copy_that_fails(void **state)
+{
+    (void)state;
+    struct error e = {0};
+    AUTO(buf) struct buf out = BUF_INIT(64);
+    assert_ok(buf_add_str(&out, "before", &e), &e);
+    assert_int_equal(spawn_copy(fail_halfway, NULL, &out, &e), ERR_LIMIT);
+    assert_string_equal(e.msg, "no further than here");
+    assert_int_equal(spawn_copy(die, NULL, &out, &e), ERR_CORRUPT);
+    assert_non_null(strstr(e.msg, "status 0x9"));
+    assert_string_equal(buf_str(&out), "before");
+}
+
+static void *wait_for_byte(void *fd)
+{
+    char byte;
+    return read(*(int *)fd, &byte, 1) < 0 ? fd : NULL;
+}
+
+static void test_no_copy_of_two_threads(void **state)
+{
+    (void)state;
+    struct error e = {0};
+    AUTO(buf) struct buf out = BUF_INIT(64);
+    char have[] = "";
+    int fds[2];
+    pthread_t other;
+    assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+    assert_int_equal(pthread_create(&other, NULL, wait_for_byte, &fds[0]), 0);
+    assert_int_equal(spawn_copy(change_and_tell, have, &out, &e), ERR_UNSUPPORTED);
+    assert_int_equal(out.len, 0);
+    close(fds[1]);
+    pthread_join(other, NULL);
+    close(fds[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -230,6 +304,9 @@ int main(void)
         cmocka_unit_test(test_500_children_leave_no_descriptor),
         cmocka_unit_test(test_dies_with_its_parent),
         cmocka_unit_test(test_find_beside_the_binary),
+        cmocka_unit_test(test_a_copy_changes_nothing_here),
+        cmocka_unit_test(test_a_copy_that_fails),
+        cmocka_unit_test(test_no_copy_of_two_threads),
     };
     return !!cmocka_run_group_tests(tests, use_build_folder, NULL);
 }
