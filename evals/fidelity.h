@@ -28,7 +28,8 @@
  * that never stops, resumed in each way, and every question is asked in a fork of each. Result
  * of one cell of the suite, as above and: {"cell", "n_contexts", "accuracy": {"C", "X"?, "D"?,
  * "B"?: {"n", "right", "mean", "low", "high"}}}, Wilson's 95 % intervals; PROBE has "id",
- * "expected" and "text", and so has an arm whose ids are others ("text"; none if not UTF-8). */
+ * "expected" and "text", and so has an arm whose ids are others ("text"; none if not UTF-8);
+ * "replayed" counts with the first fork of a resume. */
 #ifndef EVALS_FIDELITY_H
 #define EVALS_FIDELITY_H
 

@@ -292,8 +292,8 @@ static enum err ask_resumed(struct suite *s, const json_t *samples, const struct
         bool right = false;
         rc = ask(s, &s->d.a, json_array_get(samples, i), &s->said, &right, e);
         if (!rc)
-            rc = add_answer(json_array_get(s->probes, first + i), way->name, right, n_replayed,
-                            &s->said, &answers[i], e);
+            rc = add_answer(json_array_get(s->probes, first + i), way->name, right,
+                            i ? 0 : n_replayed, &s->said, &answers[i], e);
     }
     return rc ? err_wrap(e, rc, "%s", way->name) : OK;
 }

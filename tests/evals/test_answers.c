@@ -125,7 +125,8 @@ static void check_cell(const json_t *cell)
             const json_t *one = json_object_get(json_object_get(p, "arms"), arms[a]);
             assert_true(json_integer_value(json_object_get(one, "rows")) > 20);
             assert_int_equal(json_integer_value(json_object_get(one, "different")) > 0, a == 2);
-            assert_int_equal(json_integer_value(json_object_get(one, "replayed")) > 0, a > 0);
+            assert_int_equal(json_integer_value(json_object_get(one, "replayed")) > 0,
+                             a > 0 && i % 3 == 0); /* one resume for three forks */
             if (a < 2)
                 assert_true(json_is_true(json_object_get(one, "same_ids")));
         }
