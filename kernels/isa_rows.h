@@ -196,6 +196,8 @@ static void weighted(const float *p, size_t ldp, const void *const *v, size_t n,
 {
     for (; m >= TILE_M; m -= TILE_M, p += TILE_M * ldp, out += TILE_M * d)
         weighted_rows(p, ldp, v, n, TILE_M, d, out);
+    for (; m >= 2; m -= 2, p += 2 * ldp, out += 2 * d)
+        weighted_rows(p, ldp, v, n, 2, d, out);
     for (; m; m--, p += ldp, out += d)
         weighted_rows(p, ldp, v, n, 1, d, out);
 }
