@@ -221,6 +221,18 @@ enum err fs_read_regular(const char *path, struct buf *out, struct error *e)
     return fs_read_fd(fd, path, out, e);
 }
 
+enum err fs_read_line(FILE *f, struct buf *line, struct error *e)
+{
+    int c;
+    buf_clear(line);
+    for (bool ended = false; !ended && (c = getc_unlocked(f)) != EOF; ended = c == '\n') {
+        enum err rc = buf_add_byte(line, (uint8_t)c, e);
+        if (rc)
+            return rc;
+    }
+    return ferror(f) ? err_sys(e, errno, "read") : OK;
+}
+
 enum err fs_write_atomic(const char *path, const void *data, size_t n, mode_t mode,
                          struct error *e)
 {

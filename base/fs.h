@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/types.h>
 
 #include "base/buf.h"
@@ -26,6 +27,10 @@ NODISCARD enum err fs_read_file(const char *path, struct buf *out, struct error 
 /* The same, but ERR_FORMAT for what is no regular file: somebody else's folder may hold a pipe
  * that nobody writes to, or a device, and neither may hold up who opens it. */
 NODISCARD enum err fs_read_regular(const char *path, struct buf *out, struct error *e);
+/* The next line of a stream in place of line's contents, with its newline (the last may have
+ * none); empty at the end. ERR_LIMIT when it is longer than `line` may hold: no more than that
+ * is read. ERR_IO, ERR_NOMEM. The caller says which file. */
+NODISCARD enum err fs_read_line(FILE *f, struct buf *line, struct error *e);
 /* The same from an open descriptor, up to its end; `name` is for messages. */
 NODISCARD enum err fs_read_fd(int fd, const char *name, struct buf *out, struct error *e);
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/auto.h"
+#include "base/fs.h"
 #include "base/json.h"
 #include "engine/ids.h"
 
@@ -136,21 +137,20 @@ static enum err add_line(struct script *s, const char *line, size_t n,
 static enum err add_lines(struct script *s, FILE *f, const char *path,
                           const struct tokenizer *t, uint32_t eos, struct error *e)
 {
-    AUTO_FREE char *line = NULL;
-    size_t cap = 0, total = 0, number = 0;
-    ssize_t n;
-    while ((n = getline(&line, &cap, f)) >= 0) {
-        number++;
-        total += (size_t)n;
-        if (total > SCRIPT_MAX_BYTES)
+    AUTO(buf) struct buf line = BUF_INIT(SCRIPT_MAX_BYTES);
+    size_t total = 0;
+    for (size_t number = 1;; number++) {
+        enum err rc = fs_read_line(f, &line, e);
+        if (!rc && !line.len)
+            return OK;
+        total += line.len;
+        if (rc == ERR_LIMIT || total > SCRIPT_MAX_BYTES)
             return err_set(e, ERR_LIMIT, "%s: more than %u bytes", path, SCRIPT_MAX_BYTES);
-        if (strspn(line, " \t\r\n") == (size_t)n)
-            continue;
-        enum err rc = add_line(s, line, (size_t)n, t, eos, e);
+        if (!rc && strspn(buf_str(&line), " \t\r\n") != line.len)
+            rc = add_line(s, buf_str(&line), line.len, t, eos, e);
         if (rc)
             return err_wrap(e, rc, "%s line %zu", path, number);
     }
-    return ferror(f) ? err_sys(e, errno, "read %s", path) : OK;
 }
 
 enum err script_load(struct script *out, const char *path, const struct tokenizer *t,

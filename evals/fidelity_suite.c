@@ -73,14 +73,16 @@ static enum err measure_context(void *user, json_t *context, struct error *e)
     return rc;
 }
 
-/* Lengths and places are those of one vocabulary. */
-static enum err check_tokenizer(const struct suite *s, const char *dir, struct error *e)
+/* Nothing of it was changed, and lengths and places are those of one vocabulary. */
+static enum err check_suite(const struct suite *s, const char *dir, struct error *e)
 {
     uint8_t digest[HASH_BYTES];
     char hex[HEX_CHARS(HASH_BYTES)];
     json_auto_t *suite = NULL;
     const char *of_suite;
     enum err rc = suite_load(dir, &suite, e);
+    if (!rc)
+        rc = suite_check(dir, suite, e);
     if (!rc)
         rc = json_need_str(suite, "tokenizer", &of_suite, NULL, e);
     if (!rc)
@@ -352,7 +354,7 @@ enum err fidelity_suite(const struct fidelity_options *o, const char *dir, json_
                       .text = BUF_INIT(MAX_TEXT),
                       .equal = true};
     dialogue_answer_init(&s.said);
-    enum err rc = check_tokenizer(&s, dir, e);
+    enum err rc = check_suite(&s, dir, e);
     if (!rc)
         rc = each_line(&s, dir, "samples.jsonl", keep_sample, e);
     if (!rc)

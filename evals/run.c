@@ -127,6 +127,8 @@ static enum err make_key(struct run *r, struct error *e)
     const json_t *model = json_object_get(client_server(r->c), "model");
     json_auto_t *suite = NULL;
     enum err rc = suite_load(r->o->dir, &suite, e);
+    if (!rc)
+        rc = suite_check(r->o->dir, suite, e);
     if (rc)
         return rc;
     r->key = json_pack("{s:s, s:s, s:b, s:s}", "template", TEMPLATE, "sampler", SAMPLER,

@@ -372,22 +372,6 @@ static enum err make_results(const struct scoring *s, const json_t *suite, json_
 
 /* ---- files ------------------------------------------------------------------------------ */
 
-static enum err check_samples(const char *path, const json_t *suite, struct error *e)
-{
-    AUTO(buf) struct buf file = BUF_INIT(MAX_FILE_BYTES);
-    uint8_t digest[HASH_BYTES];
-    char hex[HEX_CHARS(HASH_BYTES)];
-    enum err rc = fs_read_file(path, &file, e);
-    if (rc)
-        return rc;
-    hash_bytes(NULL, file.data, file.len, digest);
-    hex_encode(digest, sizeof digest, hex);
-    return strcmp(hex, json_string_value(json_object_get(suite, "samples")))
-               ? err_set(e, ERR_CONFLICT, "%s is not the one that suite.json was written for",
-                         path)
-               : OK;
-}
-
 static enum err write_file(const char *dir, const char *name, const struct buf *text,
                            struct error *e)
 {
@@ -433,7 +417,7 @@ enum err score_run(const char *dir, const char *answers, struct score_counts *co
     if (!rc)
         rc = fs_path(samples, sizeof samples, e, "%s/samples.jsonl", dir);
     if (!rc)
-        rc = check_samples(samples, suite, e);
+        rc = suite_check(dir, suite, e);
     if (!rc)
         rc = answers ? suite_read_lines(answers, keep_answer, &s, e)
                      : read_own_answers(&s, dir, e);

@@ -195,19 +195,55 @@ static enum err read_line(const char *line, size_t n, suite_line_fn *fn, void *u
 enum err suite_read_lines(const char *path, suite_line_fn *fn, void *user, struct error *e)
 {
     AUTO_FILE FILE *f = fopen(path, "re");
-    AUTO_FREE char *line = NULL;
-    size_t cap = 0;
+    AUTO(buf) struct buf line = BUF_INIT(SUITE_MAX_LINE_BYTES);
     if (!f)
         return err_sys(e, errno, "%s", path);
     for (uint64_t i = 1;; i++) {
-        errno = 0;
-        ssize_t n = getline(&line, &cap, f);
-        if (n < 0)
-            return feof(f) ? OK : err_sys(e, errno ? errno : EIO, "%s: read", path);
-        enum err rc = read_line(line, (size_t)n, fn, user, e);
+        enum err rc = fs_read_line(f, &line, e);
+        if (!rc && !line.len)
+            return OK;
+        if (!rc)
+            rc = read_line(buf_str(&line), line.len, fn, user, e);
         if (rc)
             return err_wrap(e, rc, "%s:%llu", path, (unsigned long long)i);
     }
+}
+
+static enum err hash_file(const char *path, char hex[HEX_CHARS(HASH_BYTES)], struct error *e)
+{
+    AUTO_FILE FILE *f = fopen(path, "re");
+    uint8_t block[1 << 16], digest[HASH_BYTES];
+    struct hash h;
+    if (!f)
+        return err_sys(e, errno, "%s", path);
+    hash_init(&h, NULL, HASH_BYTES);
+    for (size_t n; (n = fread(block, 1, sizeof block, f));)
+        hash_add(&h, block, n);
+    if (ferror(f))
+        return err_sys(e, errno, "%s: read", path);
+    hash_final(&h, digest);
+    hex_encode(digest, sizeof digest, hex);
+    return OK;
+}
+
+enum err suite_check(const char *dir, const json_t *suite, struct error *e)
+{
+    static const char *const names[] = {"contexts", "samples"};
+    char path[FS_PATH_BYTES], hex[HEX_CHARS(HASH_BYTES)];
+    for (size_t i = 0; i < 2; i++) {
+        const char *want = json_string_value(json_object_get(suite, names[i]));
+        enum err rc = fs_path(path, sizeof path, e, "%s/%s.jsonl", dir, names[i]);
+        if (!rc)
+            rc = hash_file(path, hex, e);
+        if (!rc && strcmp(hex, want) != 0)
+            rc = err_set(e, ERR_CONFLICT,
+                         "%s is not the one that suite.json was written for: its digest is %s, "
+                         "want %.64s",
+                         path, hex, want);
+        if (rc)
+            return rc;
+    }
+    return OK;
 }
 
 enum err suite_load(const char *dir, json_t **out, struct error *e)
@@ -216,7 +252,7 @@ enum err suite_load(const char *dir, json_t **out, struct error *e)
     char path[FS_PATH_BYTES];
     AUTO(buf) struct buf file = BUF_INIT(1 << 20);
     int64_t format;
-    const char *samples;
+    const char *digest;
     json_auto_t *suite = NULL;
     enum err rc = fs_path(path, sizeof path, e, "%s/suite.json", dir);
     if (!rc)
@@ -228,7 +264,9 @@ enum err suite_load(const char *dir, json_t **out, struct error *e)
     if (!rc)
         rc = json_need_int(suite, "format", SUITE_FORMAT, SUITE_FORMAT, &format, e);
     if (!rc)
-        rc = json_need_str(suite, "samples", &samples, NULL, e);
+        rc = json_need_str(suite, "contexts", &digest, NULL, e);
+    if (!rc)
+        rc = json_need_str(suite, "samples", &digest, NULL, e);
     if (rc)
         return err_wrap(e, rc, "%s/suite.json", dir);
     *out = json_incref(suite);

@@ -100,13 +100,17 @@ void suite_writer_fini(struct suite_writer *w);
 /* ---- reading ---------------------------------------------------------------------------- */
 
 /* Calls fn for every line of a JSONL file, parsed, in order; empty lines are skipped. Memory is
- * that of the longest line. ERR_FORMAT names file and line. */
+ * that of the longest line, of at most SUITE_MAX_LINE_BYTES: ERR_LIMIT. ERR_FORMAT. Both name
+ * file and line. */
 typedef enum err suite_line_fn(void *user, json_t *object, struct error *e);
 NODISCARD enum err suite_read_lines(const char *path, suite_line_fn *fn, void *user,
                                     struct error *e);
 
 /* suite.json of a folder, format checked; to be decref'd. ERR_NOTFOUND: not finished. */
 NODISCARD enum err suite_load(const char *dir, json_t **out, struct error *e);
+/* Reads contexts and samples of the folder once: ERR_CONFLICT when they are not those whose
+ * digests suite.json has. */
+NODISCARD enum err suite_check(const char *dir, const json_t *suite, struct error *e);
 
 /* ---- generators ------------------------------------------------------------------------- */
 

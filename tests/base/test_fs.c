@@ -124,6 +124,42 @@ static void test_read_caps(void **state)
     assert_memory_equal(proc.data, "Name:", 5);
 }
 
+static void assert_line(FILE *f, struct buf *line, const char *want, size_t n)
+{
+    struct error e = {0};
+    assert_ok(fs_read_line(f, line, &e), &e);
+    assert_int_equal(line->len, n);
+    assert_memory_equal(buf_str(line), want, n);
+}
+
+static void test_read_line(void **state)
+{
+    (void)state;
+    struct error e = {0};
+    AUTO(buf) struct buf line = BUF_INIT(5);
+    assert_ok(fs_write_atomic(in_dir("lines"), "four\n\n\0x\n12345678\n", 18, 0600, &e), &e);
+    AUTO_FILE FILE *f = fopen(in_dir("lines"), "re");
+    assert_line(f, &line, "four\n", 5);
+    assert_line(f, &line, "\n", 1);
+    assert_line(f, &line, "\0x\n", 3);
+    assert_int_equal(fs_read_line(f, &line, &e), ERR_LIMIT);
+    assert_true(ftell(f) <= 5 + 1 + 3 + 5 + 1); /* the rest was not read */
+    assert_line(f, &line, "78\n", 3);
+    assert_line(f, &line, "", 0);
+    assert_line(f, &line, "", 0);
+    /* A line that never ends costs no more than what it may have. */
+    AUTO_FILE FILE *zero = fopen("/dev/zero", "re");
+    AUTO(buf) struct buf capped = BUF_INIT(1 << 20);
+    assert_int_equal(fs_read_line(zero, &capped, &e), ERR_LIMIT);
+    /* A folder opens as a stream and fails at the first byte. */
+    AUTO_FILE FILE *folder = fopen(dir, "re");
+    assert_int_equal(fs_read_line(folder, &line, &e), ERR_IO);
+    assert_ok(fs_write_atomic(in_dir("open"), "end", 3, 0600, &e), &e);
+    AUTO_FILE FILE *open_end = fopen(in_dir("open"), "re");
+    assert_line(open_end, &line, "end", 3);
+    assert_line(open_end, &line, "", 0);
+}
+
 static void test_read_from_a_slow_pipe(void **state)
 {
     (void)state;
@@ -231,6 +267,7 @@ int main(void)
         cmocka_unit_test(test_mkdir_p),
         cmocka_unit_test(test_write_atomic_under_faults),
         cmocka_unit_test(test_read_caps),
+        cmocka_unit_test(test_read_line),
         cmocka_unit_test(test_read_from_a_slow_pipe),
         cmocka_unit_test(test_positional),
         cmocka_unit_test(test_lock),
