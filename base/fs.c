@@ -227,6 +227,8 @@ enum err fs_read_line(FILE *f, struct buf *line, struct error *e)
     buf_clear(line);
     for (bool ended = false; !ended && (c = getc_unlocked(f)) != EOF; ended = c == '\n') {
         enum err rc = buf_add_byte(line, (uint8_t)c, e);
+        if (rc == ERR_LIMIT)
+            return err_set(e, rc, "a line of more than %zu bytes", line->max);
         if (rc)
             return rc;
     }
