@@ -119,18 +119,12 @@ static enum err load_samples(struct run *r, const char *dir, struct error *e)
     return rc ? rc : suite_read_lines(path, keep_sample, r, e);
 }
 
-static enum err make_key(struct run *r, struct error *e)
+static enum err make_key(struct run *r, const json_t *suite, struct error *e)
 {
     static const char *const of_suite[] = {"suite",     "version",  "seed",
                                            "tokenizer", "contexts", "samples"};
     static const char *const of_model[] = {"fingerprint", "numerics"};
     const json_t *model = json_object_get(client_server(r->c), "model");
-    json_auto_t *suite = NULL;
-    enum err rc = suite_load(r->o->dir, &suite, e);
-    if (!rc)
-        rc = suite_check(r->o->dir, suite, e);
-    if (rc)
-        return rc;
     r->key = json_pack("{s:s, s:s, s:b, s:s}", "template", TEMPLATE, "sampler", SAMPLER,
                        "thinking", r->o->thinking, "effort", r->o->effort ? r->o->effort : "");
     bool failed = !r->key;
@@ -410,13 +404,18 @@ enum err run_suite(const struct run_options *o, struct run_counts *counts, struc
     char path[FS_PATH_BYTES];
     const struct client_options client = {
         .socket_path = o->socket, .name = "agentd-evals", .wake_fd = o->wake_fd};
+    json_auto_t *suite = NULL;
     if (!r.answered || !r.samples)
         return err_set(e, ERR_NOMEM, "no memory for a run");
-    enum err rc = load_samples(&r, o->dir, e);
+    enum err rc = suite_load(o->dir, &suite, e);
+    if (!rc)
+        rc = suite_check(o->dir, suite, e);
+    if (!rc)
+        rc = load_samples(&r, o->dir, e);
     if (!rc)
         rc = client_open(&r.c, &client, e);
     if (!rc)
-        rc = make_key(&r, e);
+        rc = make_key(&r, suite, e);
     if (!rc)
         rc = open_journal(&r, e);
     if (!rc)

@@ -106,10 +106,12 @@ typedef enum err suite_line_fn(void *user, json_t *object, struct error *e);
 NODISCARD enum err suite_read_lines(const char *path, suite_line_fn *fn, void *user,
                                     struct error *e);
 
-/* suite.json of a folder, format checked; to be decref'd. ERR_NOTFOUND: not finished. */
+/* suite.json of a folder, format and digests' types checked; to be decref'd. ERR_NOTFOUND: not
+ * finished; ERR_FORMAT. One without "contexts" (no suite_writer wrote such) can be scored, but
+ * a run asks for it. */
 NODISCARD enum err suite_load(const char *dir, json_t **out, struct error *e);
-/* Reads contexts and samples of the folder once: ERR_CONFLICT when they are not those whose
- * digests suite.json has. */
+/* Reads contexts and samples of the folder once, in pieces: ERR_CONFLICT names file and both
+ * digests when it is not the one that suite.json, of suite_load(), has the digest of. */
 NODISCARD enum err suite_check(const char *dir, const json_t *suite, struct error *e);
 
 /* ---- generators ------------------------------------------------------------------------- */

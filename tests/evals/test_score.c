@@ -210,7 +210,11 @@ static void what_does_not_belong_together(void **state)
     assert_ok(fs_read_file(path_of("samples.jsonl"), &text, &e), &e);
     text.data[text.len - 2] = ' '; /* the last brace */
     write_text("samples.jsonl", buf_str(&text));
-    expect(ERR_CONFLICT, "is not the one that suite.json");
+    expect(ERR_CONFLICT, "samples.jsonl: digest");
+    write_suite(3, 1);
+    answer_all(3, 3);
+    write_text("contexts.jsonl", "{}\n");
+    expect(ERR_CONFLICT, "contexts.jsonl: digest");
     unlink(path_of("suite.json"));
     expect(ERR_NOTFOUND, "suite.json");
 }

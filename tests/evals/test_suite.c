@@ -1,4 +1,4 @@
-/* Reading a suite: lines have a limit. */
+/* Reading a suite: lines have a limit, and the files are those of suite.json. */
 #include "tests/support/test.h"
 
 #include <fcntl.h>
@@ -6,11 +6,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/encode.h"
 #include "base/fs.h"
 #include "evals/suite.h"
 #include "tests/support/tempdir.h"
 
 #define MAX_CHILD_BYTES ((rlim_t)1 << 30)
+
+static const uint8_t tokenizer[HASH_BYTES] = {9};
 
 static const char *in(const char *dir, const char *name)
 {
@@ -123,11 +126,107 @@ static void a_line_without_end(void **state)
     tempdir_remove(dir);
 }
 
+/* ---- digests ---------------------------------------------------------------------------- */
+
+static void write_suite(const char *dir)
+{
+    struct suite_writer w = {0};
+    struct error e = {0};
+    AUTO(wordlist) struct wordlist answers = WORDLIST_INIT;
+    const struct suite_sample s = {.id = "s/t/1024/0",
+                                   .context = "s/t/1024/c0",
+                                   .question = "q",
+                                   .n_question = 1,
+                                   .answer_prefix = "",
+                                   .answers = &answers,
+                                   .metric = SUITE_ALL_MATCH,
+                                   .max_tokens = 1,
+                                   .depth = -1};
+    assert_ok(wordlist_add(&answers, "a", 1, &e), &e);
+    assert_ok(suite_writer_open(&w, dir, "s", 1, 1, tokenizer, &e), &e);
+    assert_ok(suite_add_context(&w, s.context, 1024, "text", 4, &e), &e);
+    assert_ok(suite_add_sample(&w, &s, &e), &e);
+    assert_ok(suite_writer_finish(&w, &e), &e);
+    suite_writer_fini(&w);
+}
+
+static enum err check(const char *dir, struct error *e)
+{
+    json_auto_t *suite = NULL;
+    enum err rc = suite_load(dir, &suite, e);
+    return rc ? rc : suite_check(dir, suite, e);
+}
+
+/* One byte of a file is turned, and turned back. Both digests are named, in whatever folder. */
+static void turn_a_byte(const char *dir, const char *file, const char *field)
+{
+    AUTO(buf) struct buf text = BUF_INIT(1 << 16);
+    json_auto_t *suite = NULL;
+    uint8_t digest[HASH_BYTES];
+    char hex[HEX_CHARS(HASH_BYTES)];
+    struct error e = {0};
+    assert_ok(fs_read_file(in(dir, file), &text, &e), &e);
+    text.data[text.len / 2] ^= 1;
+    assert_ok(fs_write_atomic(in(dir, file), text.data, text.len, 0600, &e), &e);
+    hash_bytes(NULL, text.data, text.len, digest);
+    hex_encode(digest, sizeof digest, hex);
+    assert_int_equal(check(dir, &e), ERR_CONFLICT);
+    assert_non_null(strstr(e.msg, file));
+    assert_non_null(strstr(e.msg, hex));
+    assert_ok(suite_load(dir, &suite, &e), &e);
+    const char *old = json_string_value(json_object_get(suite, field));
+    assert_int_equal(check(dir, &e), ERR_CONFLICT);
+    assert_non_null(strstr(e.msg, old));
+    text.data[text.len / 2] ^= 1;
+    assert_ok(fs_write_atomic(in(dir, file), text.data, text.len, 0600, &e), &e);
+    assert_ok(check(dir, &e), &e);
+}
+
+static void a_file_that_was_changed(void **state)
+{
+    (void)state;
+    char dir[TEMPDIR_BYTES], deep[TEMPDIR_BYTES + 250];
+    struct error e = {0};
+    tempdir_make(dir);
+    snprintf(deep, sizeof deep, "%s/%0240d", dir, 0);
+    write_suite(deep);
+    assert_ok(check(deep, &e), &e);
+    turn_a_byte(deep, "contexts.jsonl", "contexts");
+    turn_a_byte(deep, "samples.jsonl", "samples");
+    assert_int_equal(unlink(in(deep, "contexts.jsonl")), 0);
+    assert_int_equal(check(deep, &e), ERR_NOTFOUND);
+    tempdir_remove(dir);
+}
+
+static void what_suite_json_may_lack(void **state)
+{
+    (void)state;
+    char dir[TEMPDIR_BYTES];
+    struct error e = {0};
+    tempdir_make(dir);
+    write_text(dir, "samples.jsonl", "");
+#define EMPTY "0e5751c026e543b2e8ab2eb06099daa1d1e5df47778f7787faab45cdf12fe3a8"
+    write_text(dir, "suite.json", "{\"format\": 1, \"samples\": \"" EMPTY "\"}");
+    assert_ok(check(dir, &e), &e);
+    write_text(dir, "suite.json",
+               "{\"format\": 1, \"samples\": \"" EMPTY "\", \"contexts\": 5}");
+    assert_int_equal(check(dir, &e), ERR_FORMAT);
+    assert_non_null(strstr(e.msg, "suite.json: \"contexts\""));
+    write_text(dir, "suite.json", "{\"format\": 1, \"contexts\": \"" EMPTY "\"}");
+    assert_int_equal(check(dir, &e), ERR_FORMAT);
+    assert_non_null(strstr(e.msg, "suite.json: \"samples\""));
+    write_text(dir, "suite.json", "{\"format\": 1, \"samples\": \"\"}");
+    assert_int_equal(check(dir, &e), ERR_CONFLICT);
+    tempdir_remove(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_and_what_is_none),
         cmocka_unit_test(a_line_without_end),
+        cmocka_unit_test(a_file_that_was_changed),
+        cmocka_unit_test(what_suite_json_may_lack),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
