@@ -226,11 +226,13 @@ enum err fs_read_line(FILE *f, struct buf *line, struct error *e)
     int c;
     buf_clear(line);
     for (bool ended = false; !ended && (c = getc_unlocked(f)) != EOF; ended = c == '\n') {
-        enum err rc = buf_add_byte(line, (uint8_t)c, e);
+        enum err rc = line->len < line->cap ? OK : buf_reserve(line, 1, e);
         if (rc == ERR_LIMIT)
             return err_set(e, rc, "a line of more than %zu bytes", line->max);
         if (rc)
             return rc;
+        line->data[line->len++] = (uint8_t)c;
+        line->data[line->len] = 0;
     }
     return ferror(f) ? err_sys(e, errno, "read") : OK;
 }
