@@ -175,7 +175,7 @@ bool ahead_is_due(const struct model_seq *s)
 
 static const uint32_t *ngram_history(struct model_seq *s)
 {
-    return s->history + CONFIG_MAX_NGRAM - model_of_seq(s)->config.engram_ngram;
+    return s->history + (CONFIG_MAX_NGRAM - model_of_seq(s)->config.engram_ngram);
 }
 
 struct run ahead_run(struct model_seq *s, uint32_t most)
@@ -232,7 +232,7 @@ struct run ahead_run_above(struct model_seq *s, uint32_t history[CONFIG_MAX_NGRA
     struct run r = {.seq = &s->seq,
                     .kv = &s->kv,
                     .ids = a->ids + (first - start),
-                    .history = history + CONFIG_MAX_NGRAM - m->config.engram_ngram,
+                    .history = history + (CONFIG_MAX_NGRAM - m->config.engram_ngram),
                     .pos0 = first,
                     .n = (uint32_t)(end - first),
                     .from = {UINT64_MAX, UINT64_MAX, first},

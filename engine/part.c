@@ -50,8 +50,8 @@ struct run part_run(struct model_seq *s, const uint32_t *ids, uint64_t pos0, uin
     struct run r = {.seq = &s->seq,
                     .kv = &s->kv,
                     .ids = ids,
-                    .history =
-                        history_of(s) + CONFIG_MAX_NGRAM - model_of_seq(s)->config.engram_ngram,
+                    .history = history_of(s) +
+                               (CONFIG_MAX_NGRAM - model_of_seq(s)->config.engram_ngram),
                     .pos0 = pos0,
                     .n = n,
                     .replay = s->work.kind == WORK_REBUILD,
