@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "engine/ahead.h"
+#include "engine/resume.h"
 
 #define TIP_MAGIC "agentTIP"
 #define TIP_FIXED 144
@@ -209,23 +210,36 @@ static enum err read_head(const struct model *m, const uint8_t *tip, struct tip_
     return rest ? err_set(e, ERR_FORMAT, "tip: %" PRIu64 " where a zero stands", rest) : OK;
 }
 
-static enum err check_ranges(const struct model *m, const struct tip_head *h, struct error *e)
+static enum err check_open(const struct model *m, const struct tip_head *h, struct error *e)
 {
     const struct open_segment *o = &h->open;
-    uint64_t end = h->position; /* nothing is clipped behind the end of what is open */
+    const uint64_t most = m->config.max_tokens;
     if (!o->is_open && (o->start || o->len))
         return err_set(e, ERR_FORMAT, "tip: a closed segment at %" PRIu64, o->start);
-    if (o->is_open) {
-        if (o->len > m->config.max_tokens || o->start >= h->position ||
-            o->start + o->len <= h->position)
-            return err_set(e, ERR_FORMAT,
-                           "tip: position %" PRIu64 " is not inside the segment %" PRIu64
-                           "+%" PRIu64,
-                           h->position, o->start, o->len);
-        end = o->start + o->len;
-    }
+    if (!o->is_open)
+        return OK;
+    if (o->start > most || o->len > most - o->start)
+        return err_set(e, ERR_FORMAT,
+                       "tip: a segment %" PRIu64 "+%" PRIu64 ", the context holds %" PRIu64,
+                       o->start, o->len, most);
+    if (o->start >= h->position || o->start + o->len <= h->position)
+        return err_set(e, ERR_FORMAT,
+                       "tip: position %" PRIu64 " is not inside the segment %" PRIu64
+                       "+%" PRIu64,
+                       h->position, o->start, o->len);
+    return OK;
+}
+
+/* A window may begin behind the position only where the open segment's mode skips layers up to
+ * there: any other layer would be left out of the tokens before, and their rows be wrong. */
+static enum err check_windows(const struct model *m, const struct tip_head *h, struct error *e)
+{
+    const struct open_segment *o = &h->open;
+    uint64_t most[N_LAYER_CLASSES] = {h->position, h->position, h->position};
+    if (o->is_open)
+        resume_clip(&m->config, o->start, o->len, o->mode, most);
     for (int k = 0; k < N_LAYER_CLASSES; k++)
-        if (h->lo[k] > end)
+        if (h->lo[k] > most[k])
             return err_set(e, ERR_FORMAT, "tip: a window from %" PRIu64 ", position %" PRIu64,
                            h->lo[k], h->position);
     return OK;
@@ -241,7 +255,8 @@ enum err model_seq_import_tip(struct seq *seq, const void *tip, size_t n_bytes,
         return err_set(e, ERR_CONFLICT, "tip: %s",
                        s->importing ? "work is queued already" : "no import is open");
     enum err rc = check_frame(m, tip, n_bytes, e);
-    if (rc || (rc = read_head(m, tip, &h, e)) || (rc = check_ranges(m, &h, e)))
+    if (rc || (rc = read_head(m, tip, &h, e)) || (rc = check_open(m, &h, e)) ||
+        (rc = check_windows(m, &h, e)))
         return rc;
     if (h.position != s->importing)
         return err_set(e, ERR_FORMAT, "tip: position %" PRIu64 ", %" PRIu64 " tokens of planes",

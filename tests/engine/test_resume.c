@@ -337,7 +337,7 @@ static void test_forged_tip(void **state)
     static const struct {
         size_t at, n;
         uint64_t v;
-        bool is_open; /* flags: an input segment is */
+        bool is_open; /* flags: an input segment is, of mode CED */
         uint64_t start, len;
         const char *says;
     } CASES[] = {
@@ -357,8 +357,12 @@ static void test_forged_tip(void **state)
         {.at = 140, .n = 4, .v = 1, .says = "where a zero stands"},
         {.is_open = true, .start = 211, .len = 50, .says = "not inside the segment 211+50"},
         {.is_open = true, .start = 200, .len = 11, .says = "not inside the segment 200+11"},
-        {.is_open = true, .start = 200, .len = UINT64_MAX, .says = "not inside the segment"},
-        {.is_open = true, .start = UINT64_MAX, .len = 50, .says = "not inside the segment"},
+        {.is_open = true, .start = 200, .len = UINT64_MAX, .says = "the context holds 4096"},
+        {.is_open = true, .start = 200, .len = 3897, .says = "200+3897, the context holds"},
+        {.is_open = true, .start = UINT64_MAX, .len = 50, .says = "the context holds 4096"},
+        {.at = 64, .n = 8, .v = 212, .is_open = true, .start = 200, .len = 50, .says = "212"},
+        {.at = 72, .n = 8, .v = 212, .is_open = true, .start = 200, .len = 50, .says = "212"},
+        {.at = 80, .n = 8, .v = 219, .is_open = true, .start = 200, .len = 50, .says = "219"},
     };
     struct session *x = malloc(sizeof(*x));
     struct drive_state st;
