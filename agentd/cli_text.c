@@ -324,6 +324,8 @@ void cli_ledger_print(FILE *f, const json_t *l, const json_t *resume)
     }
     if (cli_int(l, "drafts_cut"))
         print_tokens(f, l, "drafts_cut", "too unsure to be checked");
+    if (cli_int(l, "drafts_failed"))
+        print_tokens(f, l, "drafts_failed", "not guessed, the draft layers failed");
     print_tokens(f, l, "replayed", "outside the sum: run again for the windows");
     fprintf(f, "  read %s, written %s\n", cli_bytes(cli_num(l, "bytes_read"), b),
             cli_bytes(cli_num(l, "bytes_written"), c));

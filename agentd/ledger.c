@@ -18,6 +18,7 @@ static const struct {
     {"drafts_proposed", offsetof(struct ledger, drafts_proposed)},
     {"drafts_accepted", offsetof(struct ledger, drafts_accepted)},
     {"drafts_cut", offsetof(struct ledger, drafts_cut)},
+    {"drafts_failed", offsetof(struct ledger, drafts_failed)},
     {"replayed", offsetof(struct ledger, replayed)},
     {"bytes_read", offsetof(struct ledger, bytes_read)},
     {"bytes_written", offsetof(struct ledger, bytes_written)},

@@ -42,6 +42,7 @@ struct ledger {
     uint64_t drafts_proposed; /* guesses of the draft layers that were checked */
     uint64_t drafts_accepted; /* of these, what the model itself chose: decoded tokens */
     uint64_t drafts_cut;      /* not checked: the draft layers were too unsure */
+    uint64_t drafts_failed;   /* asked for, but the draft layers failed */
     uint64_t replayed;        /* outside the sum: run again by a resume, overlaps restored */
     uint64_t bytes_read;
     /* By state commits. The one at the turn's end begins after its answer and is added to the

@@ -52,12 +52,13 @@ struct tape_end {
 
 /* The model's side of a session that is in memory. Owned by the loop thread. */
 struct residency {
-    struct seq *seq;   /* NULL: not in memory */
-    uint64_t position; /* tokens computed, as far as the loop was told */
-    uint64_t saved;    /* position of the last state commit of this sequence */
-    uint64_t refused;  /* and of the last one that failed */
-    uint32_t lineage;  /* replays behind its rows */
-    struct late *late; /* has main rows that stayed behind; NULL: none did */
+    struct seq *seq;    /* NULL: not in memory */
+    uint64_t position;  /* tokens computed, as far as the loop was told */
+    uint64_t saved;     /* position of the last state commit of this sequence */
+    uint64_t refused;   /* and of the last one that failed */
+    uint32_t lineage;   /* replays behind its rows */
+    struct late *late;  /* has main rows that stayed behind; NULL: none did */
+    bool drafts_failed; /* its draft layers did, and the log has it */
 };
 
 /* Row of the last turn that ended here: state is saved after its end. */

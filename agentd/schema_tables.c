@@ -33,6 +33,7 @@ const struct schema_type schema_types[] = {
      "{prompt_tokens: uint, resident: uint, restored: uint, recomputed: uint, "
      "relost: uint, prefilled: uint, ahead: uint, decoded: uint, reasoning: uint, "
      "drafts_proposed: uint, drafts_accepted: uint, drafts_cut: uint, "
+     "drafts_failed: uint, "
      "replayed: uint, bytes_read: uint, bytes_written: uint, steps: uint, ms: {queue: number, "
      "store_read: number, import: number, replay: number, prefill: number, "
      "first_decode: number, decode: number, tool: number}}"},

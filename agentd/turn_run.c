@@ -7,6 +7,7 @@
 
 #include "agentd/turn_internal.h"
 #include "base/fault.h"
+#include "base/log.h"
 
 /* Sampled ids that a crash may lose; they are sampled again to the same. */
 #define FLUSH_IDS 16
@@ -308,6 +309,20 @@ void turn_run(struct turn *t, uint64_t start, const uint32_t *ids, size_t n)
     queue(t, t->run->is_forced || ended);
 }
 
+static void note_drafts(struct turn *t, const struct engine_event *ev)
+{
+    struct residency *r = &t->session->model;
+
+    t->ledger.drafts_proposed += ev->n_guessed;
+    t->ledger.drafts_accepted += ev->n_right;
+    t->ledger.drafts_cut += ev->n_cut;
+    t->ledger.drafts_failed += ev->n_failed;
+    if (ev->n_failed && !r->drafts_failed)
+        log_warn("session=%s: the draft layers failed, the turn goes on without guesses: %s",
+                 t->session->id, ev->error.msg);
+    r->drafts_failed = r->drafts_failed || ev->n_failed;
+}
+
 static void take_tokens(struct turn *t, const struct engine_event *ev)
 {
     struct run *r = t->run;
@@ -326,9 +341,7 @@ static void take_tokens(struct turn *t, const struct engine_event *ev)
         run_note_logprobs(t, ev->logprobs ? &ev->logprobs[i] : NULL);
         learn(t, r->ids.n - ev->n_ids + i + 1);
     }
-    t->ledger.drafts_proposed += ev->n_guessed;
-    t->ledger.drafts_accepted += ev->n_right;
-    t->ledger.drafts_cut += ev->n_cut;
+    note_drafts(t, ev);
 }
 
 /* What was computed is known: given ids become so as the position passes them. */

@@ -181,6 +181,8 @@ static void report(struct event_list *l, struct part *p, const struct run *r,
     ev->n_guessed = p->draft.n;
     ev->n_right = v->n_right;
     ev->n_cut = p->draft.n_cut;
+    ev->n_failed = p->draft.n_failed;
+    ev->error = p->draft_error;
     ev->logprobs = p->logprobs;
     p->logprobs = NULL;
 }
@@ -201,6 +203,7 @@ void decode_end(struct event_list *l, struct part *p, const struct run *r, uint3
     part_keep(p, r, 1 + v.n_right, h + (size_t)v.n_right * m->config.dim);
     m->n_guessed += p->draft.n;
     m->n_guesses_cut += p->draft.n_cut;
+    m->n_guesses_failed += p->draft.n_failed;
     m->n_guessed_right += v.n_right;
     q->has_next = v.reason == END_SEGMENT;
     q->next = v.next;

@@ -193,6 +193,17 @@ static uint32_t base_logits(struct model *m, const struct draft_ask *asks, uint3
     return at;
 }
 
+/* What failed in the backend beside it belongs to this pass: the next one's sync() would lay it
+ * at the door of whoever runs then. */
+static enum err settle(struct model *m, enum err rc, struct error *e)
+{
+    struct error left = {0};
+    enum err also = m->k.sync(&m->k, &left);
+    if (also && e)
+        *e = left;
+    return also ? also : rc;
+}
+
 enum err draft_propose_all(struct model *m, const struct draft_ask *asks, uint32_t n_asks,
                            struct error *e)
 {
@@ -207,7 +218,7 @@ enum err draft_propose_all(struct model *m, const struct draft_ask *asks, uint32
             rc = guess(m, &asks[k], m->work->h + (size_t)k * c->draft_block * c->dim, row, e);
         }
     }
-    return rc;
+    return rc ? settle(m, rc, e) : OK;
 }
 
 enum err draft_propose(struct model *m, struct model_seq *s, uint32_t anchor,

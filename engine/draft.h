@@ -14,6 +14,7 @@
 
 struct draft {
     uint32_t n, n_cut; /* guesses; and how many more were asked for */
+    uint32_t n_failed; /* asked for, but the draft layers failed; there are none then */
     uint32_t ids[CONFIG_MAX_DRAFT_BLOCK];
     /* Logits of being right, given that those before are: of the guesses, then of the one that
      * was too unsure. */
@@ -38,7 +39,8 @@ struct draft_ask {
  * gets as many as it asks for, or fewer: guesses end where the chance that all so far are
  * right, which is the product of their confidences, falls below
  * engine_options.draft_confidence. Nothing of a sequence changes. ERR_FORMAT: logits that are
- * no numbers. Whose fault an error is it does not say. */
+ * no numbers. Whose fault an error is it does not say, and what is in `out` is no draft then.
+ */
 NODISCARD enum err draft_propose_all(struct model *m, const struct draft_ask *asks,
                                      uint32_t n_asks, struct error *e);
 /* The same for one, with its logits. */

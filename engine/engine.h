@@ -268,9 +268,10 @@ struct engine_event {
     uint64_t first_position;        /* tape position of ids[0] */
     uint32_t n_guessed, n_right;    /* of draft tokens checked in this step, and good ones */
     uint32_t n_cut;                 /* not checked: too unsure (draft_confidence) */
+    uint32_t n_failed;              /* not guessed: the draft layers failed, `error` says why */
     /* [n_ids] when sampling.top_logprobs asks for it, else NULL. The receiver frees. */
     struct token_logprobs *logprobs;
-    struct error error; /* END_FAILED */
+    struct error error; /* END_FAILED, or n_failed */
 };
 
 /* True while any sequence has work. */

@@ -39,7 +39,7 @@ struct model {
     bool digests;
     uint32_t draft_tokens;   /* guesses of one step; 0: none */
     double draft_confidence; /* least chance of being right that is worth checking */
-    uint64_t n_guessed, n_guessed_right, n_guesses_cut; /* of all sequences so far */
+    uint64_t n_guessed, n_guessed_right, n_guesses_cut, n_guesses_failed; /* of all sequences */
     uint32_t chunk_tokens;
     uint32_t chunk_limit; /* of an observer; 0: none */
 

@@ -29,6 +29,11 @@ uint64_t engine_drafts_cut(const struct engine *m)
     return ((const struct model *)(const void *)m)->n_guesses_cut;
 }
 
+uint64_t engine_drafts_failed(const struct engine *m)
+{
+    return ((const struct model *)(const void *)m)->n_guesses_failed;
+}
+
 const struct config *engine_config(const struct engine *m)
 {
     return &((const struct model *)(const void *)m)->config;

@@ -55,6 +55,8 @@ const float *engine_read_pending(const struct seq *s, uint32_t source);
 void engine_draft_counts(const struct engine *m, uint64_t *n_guessed, uint64_t *n_right);
 /* How many were not checked because the draft layers were too unsure of them. */
 uint64_t engine_drafts_cut(const struct engine *m);
+/* How many were not guessed because the draft layers failed. */
+uint64_t engine_drafts_failed(const struct engine *m);
 
 struct config;
 const struct config *engine_config(const struct engine *m);

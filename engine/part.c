@@ -64,6 +64,7 @@ struct run part_run(struct model_seq *s, const uint32_t *ids, uint64_t pos0, uin
 enum err part_make_room(const struct run *r, struct error *e)
 {
     bool adds_rows = !r->replay && !r->held;
+    assert(r->n && (!adds_rows || r->pos0 == r->kv->n_tokens));
     return adds_rows ? kv_make_room(r->kv, r->kv->n_tokens, r->n, e) : OK;
 }
 

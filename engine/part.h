@@ -16,6 +16,7 @@ struct part {
     uint32_t history[CONFIG_MAX_NGRAM - 1]; /* chunk: ids before those that were held */
 
     struct draft draft;                       /* decode: guesses behind the reported token */
+    struct error draft_error;                 /* why draft.n_failed */
     uint32_t ids[1 + CONFIG_MAX_DRAFT_BLOCK]; /* decode: that token, then the guesses */
     struct token_logprobs *logprobs;          /* decode: [1 + guesses], or NULL: nobody asks */
 };

@@ -203,6 +203,21 @@ static void add_others(struct model *m, struct step *st, const struct model_seq 
     } while (s != start);
 }
 
+/* The draft layers failed for this part. A guess may be missing: what is wrong with a weight or
+ * the disk will show in the pass itself where it matters there. A device that is gone and
+ * memory that is used up end the run as they do anywhere. */
+static void end_proposal(struct event_list *l, struct part *p, uint32_t n_asked, enum err rc,
+                         const struct error *e)
+{
+    if (rc == ERR_GPU || rc == ERR_NOMEM) {
+        part_fail(l, p, rc, e);
+        return;
+    }
+    p->draft = (struct draft){.n_failed = n_asked}; /* some may stand there already */
+    p->draft_error = *e;
+    p->draft_error.code = rc;
+}
+
 /* Guesses of those that decode, in one pass through the draft layers; what fails in company is
  * tried alone. */
 static void propose(struct model *m, struct step *st)
@@ -219,7 +234,7 @@ static void propose(struct model *m, struct step *st)
     for (uint32_t i = 0; i < n; i++) {
         enum err rc = draft_propose_all(m, &asks[i], 1, &e);
         if (rc)
-            part_fail(&st->events, whose[i], rc, &e);
+            end_proposal(&st->events, whose[i], asks[i].n, rc, &e);
     }
 }
 

@@ -10,6 +10,7 @@
 #include "engine/tokenizer.h"
 #include "tests/support/calling.h"
 #include "tests/support/drive.h"
+#include "tests/support/fenced.h"
 #include "tests/support/test.h"
 
 #define MODEL GOLDEN "a_tiny/model" /* 2 draft layers, blocks of 3 */
@@ -506,6 +507,221 @@ static void test_unsure(void **state)
     drive_state_free(&plain.state);
 }
 
+/* ---- draft layers that fail ----------------------------------------------------------------
+ */
+
+/* A backend that fails behind the base logits of guesses: in every pass of the draft layers, or
+ * in two of three, which is one in company, and then the one of whoever is tried first. */
+static struct {
+    void (*rmsnorm)(struct kernels *k, const struct k_rmsnorm *a);
+    enum err (*sync)(struct kernels *k, struct error *e);
+    const struct model *m;
+    enum err code;
+    bool always, is_due;
+    uint32_t n_passes;
+} bad;
+
+static void bad_rmsnorm(struct kernels *k, const struct k_rmsnorm *a)
+{
+    bad.rmsnorm(k, a);
+    if (a->w == bad.m->weights.draft.norm)
+        bad.is_due = ++bad.n_passes % 3 || bad.always;
+}
+
+static enum err bad_sync(struct kernels *k, struct error *e)
+{
+    enum err rc = bad.sync(k, e);
+    if (rc || !bad.is_due)
+        return rc;
+    bad.is_due = false;
+    return err_set(e, bad.code, "the draft layers are gone");
+}
+
+static void make_bad(struct model *m, enum err code, bool always)
+{
+    memset(&bad, 0, sizeof(bad));
+    bad.rmsnorm = m->k.rmsnorm;
+    bad.sync = m->k.sync;
+    bad.m = m;
+    bad.code = code;
+    bad.always = always;
+    m->k.rmsnorm = bad_rmsnorm;
+    m->k.sync = bad_sync;
+}
+
+static struct engine *open_on(const char *backend, uint32_t n_drafts)
+{
+    struct engine_options o = {
+        .draft_tokens = n_drafts, .digests = true, .no_weight_digest = true, .n_threads = 1};
+    if (backend)
+        backend_option(&o, backend);
+    return drive_open(MODEL, &o);
+}
+
+static struct seq *prompted(struct engine *m)
+{
+    uint32_t ids[N_PROMPT];
+    struct seq *s = drive_seq(m);
+    drive_ids(ids, N_PROMPT, 5);
+    drive_input(m, s, ids, N_PROMPT, PREFILL_CED);
+    return s;
+}
+
+static void start(struct seq *s)
+{
+    const struct generate_options g = {.sampling = {.seed = 4, .temperature = 1, .top_p = 0.9f},
+                                       .max_tokens = N_NEW};
+    struct error e = {0};
+    assert_ok(seq_generate(s, &g, &e), &e);
+}
+
+static struct seq *begin(struct engine *m)
+{
+    struct seq *s = prompted(m);
+    start(s);
+    return s;
+}
+
+/* What the events tell of one of two sequences. */
+struct told {
+    struct seq *s;
+    uint32_t ids[N_NEW];
+    size_t n;
+    uint64_t n_guessed, n_failed;
+    enum end_reason reason;
+    struct error error; /* of its end, or of its last guesses that failed */
+};
+
+static void tell(struct told *t, const struct engine_event *ev)
+{
+    if (ev->kind == ENGINE_TOKENS) {
+        memcpy(t->ids + t->n, ev->ids, ev->n_ids * sizeof(*ev->ids));
+        t->n += ev->n_ids;
+        t->n_guessed += ev->n_guessed;
+        t->n_failed += ev->n_failed;
+        assert_true(!ev->n_failed || (ev->error.code && !ev->n_guessed));
+    }
+    if (ev->kind == ENGINE_DONE)
+        t->reason = ev->reason;
+    if (ev->n_failed || ev->reason == END_FAILED)
+        t->error = ev->error;
+}
+
+static void listen(struct engine *m, struct told *t, size_t n)
+{
+    struct engine_event ev[8];
+    struct error e = {0};
+    while (engine_has_work(m)) {
+        size_t n_events = 0;
+        assert_ok(engine_step(m, ev, 8, &n_events, &e), &e);
+        for (size_t i = 0; i < n_events; i++)
+            for (size_t k = 0; k < n; k++)
+                if (ev[i].seq == t[k].s)
+                    tell(&t[k], &ev[i]);
+    }
+}
+
+static void assert_told(const struct told *t, const struct told *want)
+{
+    assert_int_equal(t->reason, want->reason);
+    assert_int_equal(t->n, want->n);
+    assert_memory_equal(t->ids, want->ids, want->n * sizeof(*want->ids));
+}
+
+static void tell_plain(const char *backend, struct told *out)
+{
+    struct engine *m = open_on(backend, 0);
+    *out = (struct told){.s = begin(m)};
+    listen(m, out, 1);
+    assert_int_equal(out->n_guessed + out->n_failed, 0);
+    engine_free(m);
+}
+
+/* What fails costs guesses, which are counted, and no token is another one. */
+static void check_costs_guesses(const char *backend, enum err code, const struct told *plain)
+{
+    for (int always = 0; always < 2; always++) {
+        struct engine *m = open_on(backend, 3);
+        struct told t = {.s = begin(m)};
+        make_bad(model_of(m), code, always);
+        listen(m, &t, 1);
+        assert_told(&t, plain);
+        assert_true(t.n_failed > 0 && (t.n_guessed == 0) == always);
+        assert_int_equal(engine_drafts_failed(m), t.n_failed);
+        assert_int_equal(t.error.code, code);
+        assert_non_null(strstr(t.error.msg, "the draft layers are gone"));
+        engine_free(m);
+    }
+}
+
+/* A device that is gone is no matter of guesses, nor is memory. */
+static void check_ends(const char *backend, enum err code)
+{
+    struct engine *m = open_on(backend, 3);
+    struct told t = {.s = begin(m)};
+    make_bad(model_of(m), code, true);
+    listen(m, &t, 1);
+    assert_int_equal(t.reason, END_FAILED);
+    assert_int_equal(t.error.code, code);
+    assert_int_equal(engine_drafts_failed(m), 0);
+    engine_free(m);
+}
+
+static void test_failing(void **state)
+{
+    static const char *const BACKENDS[] = {NULL, "fenced"}; /* guesses drawn here, and there */
+    static struct told plain;
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        tell_plain(BACKENDS[i], &plain);
+        check_costs_guesses(BACKENDS[i], ERR_IO, &plain);
+        check_costs_guesses(BACKENDS[i], ERR_FORMAT, &plain);
+        check_ends(BACKENDS[i], ERR_GPU);
+        check_ends(BACKENDS[i], ERR_NOMEM);
+    }
+}
+
+/* Only who fails alone goes without. */
+static void test_failing_in_company(void **state)
+{
+    static struct told plain, t[2];
+    struct engine *m = open_on(NULL, 3);
+    (void)state;
+    tell_plain(NULL, &plain);
+    for (size_t i = 0; i < 2; i++)
+        t[i] = (struct told){.s = prompted(m)};
+    for (size_t i = 0; i < 2; i++)
+        start(t[i].s);
+    make_bad(model_of(m), ERR_IO, false);
+    listen(m, t, 2);
+    for (size_t i = 0; i < 2; i++)
+        assert_told(&t[i], &plain);
+    assert_true(t[0].n_failed && t[1].n_guessed > t[0].n_guessed);
+    engine_free(m);
+}
+
+/* Weights of the draft layers that are no numbers: found when a guess is drawn, behind a
+ * draft's length. */
+static void test_broken_weights(void **state)
+{
+    static struct told plain;
+    struct engine *m = open_on(NULL, 3);
+    struct told t = {.s = begin(m)};
+    float *norm = calloc(model_of(m)->config.dim, sizeof(*norm));
+    (void)state;
+    assert_non_null(norm);
+    for (uint32_t i = 0; i < model_of(m)->config.dim; i++)
+        norm[i] = NAN;
+    model_of(m)->weights.draft.norm = norm;
+    listen(m, &t, 1);
+    tell_plain(NULL, &plain);
+    assert_told(&t, &plain);
+    assert_true(t.n_failed > 0 && t.n_guessed == 0);
+    assert_int_equal(t.error.code, ERR_FORMAT);
+    engine_free(m);
+    free(norm);
+}
+
 static void test_options(void **state)
 {
     static const struct {
@@ -535,12 +751,14 @@ static void test_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_greedy),       cmocka_unit_test(test_sampled),
-        cmocka_unit_test(test_short_window), cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_full_context), cmocka_unit_test(test_eos),
-        cmocka_unit_test(test_watched),      cmocka_unit_test(test_watched_across_a_pause),
-        cmocka_unit_test(test_distribution), cmocka_unit_test(test_confidence),
-        cmocka_unit_test(test_unsure),       cmocka_unit_test(test_options),
+        cmocka_unit_test(test_greedy),         cmocka_unit_test(test_sampled),
+        cmocka_unit_test(test_short_window),   cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_full_context),   cmocka_unit_test(test_eos),
+        cmocka_unit_test(test_watched),        cmocka_unit_test(test_watched_across_a_pause),
+        cmocka_unit_test(test_distribution),   cmocka_unit_test(test_confidence),
+        cmocka_unit_test(test_unsure),         cmocka_unit_test(test_options),
+        cmocka_unit_test(test_failing),        cmocka_unit_test(test_failing_in_company),
+        cmocka_unit_test(test_broken_weights),
     };
     return !!cmocka_run_group_tests(tests, NULL, NULL);
 }
