@@ -209,16 +209,9 @@ enum err fs_read_file(const char *path, struct buf *out, struct error *e)
 
 enum err fs_read_regular(const char *path, struct buf *out, struct error *e)
 {
-    AUTO_FD int fd =
-        FAULTY("fs.open", EIO, open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-    struct stat st;
-    if (fd < 0)
-        return err_sys(e, errno, "open %s", path);
-    if (fstat(fd, &st) < 0)
-        return err_sys(e, errno, "stat %s", path);
-    if (!S_ISREG(st.st_mode))
-        return err_set(e, ERR_FORMAT, "%s: not a regular file", path);
-    return fs_read_fd(fd, path, out, e);
+    AUTO_FD int fd = -1;
+    enum err rc = fs_open_regular(path, O_RDONLY, &fd, e);
+    return rc ? rc : fs_read_fd(fd, path, out, e);
 }
 
 enum err fs_read_line(FILE *f, struct buf *line, struct error *e)
@@ -282,6 +275,24 @@ enum err fs_open(const char *path, int flags, mode_t mode, int *fd_out, struct e
     if (fd < 0)
         return err_sys(e, errno, "open %s", path);
     *fd_out = fd;
+    return OK;
+}
+
+enum err fs_open_regular(const char *path, int flags, int *fd_out, struct error *e)
+{
+    AUTO_FD int fd =
+        FAULTY("fs.open", EIO, open(path, flags | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+    struct stat st;
+    /* A socket; a folder, or a pipe that nobody reads, for writing. */
+    if (fd < 0 && (errno == ENXIO || errno == EISDIR))
+        return err_set(e, ERR_FORMAT, "%s is no file", path);
+    if (fd < 0)
+        return err_sys(e, errno, "open %s", path);
+    if (fstat(fd, &st) < 0)
+        return err_sys(e, errno, "stat %s", path);
+    if (!S_ISREG(st.st_mode))
+        return err_set(e, ERR_FORMAT, "%s is no file", path);
+    *fd_out = TAKE_FD(fd);
     return OK;
 }
 

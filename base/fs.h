@@ -24,8 +24,7 @@ NODISCARD enum err fs_mkdir_p(const char *path, struct error *e);
 /* Reads a whole file into out (appended). ERR_LIMIT when that is more than out may hold. Works
  * on pipes and /proc, too. */
 NODISCARD enum err fs_read_file(const char *path, struct buf *out, struct error *e);
-/* The same, but ERR_FORMAT for what is no regular file: somebody else's folder may hold a pipe
- * that nobody writes to, or a device, and neither may hold up who opens it. */
+/* The same, but ERR_FORMAT for what is no regular file (fs_open_regular). */
 NODISCARD enum err fs_read_regular(const char *path, struct buf *out, struct error *e);
 /* The next line of a stream in place of line's contents, with its newline (the last may have
  * none); empty at the end. ERR_LIMIT when it is longer than `line` may hold: no more than that
@@ -42,6 +41,11 @@ NODISCARD enum err fs_write_atomic(const char *path, const void *data, size_t n,
 /* open(2) with O_CLOEXEC and O_NOCTTY; mode counts with O_CREAT. */
 NODISCARD enum err fs_open(const char *path, int flags, mode_t mode, int *fd_out,
                            struct error *e);
+/* The same for what has to be a regular file: anything else is ERR_FORMAT "PATH is no file". A
+ * pipe that nobody writes to, or a device, holds up nobody who opens it: O_NONBLOCK, and what
+ * it is is asked of the descriptor. A symlink is followed unless flags have O_NOFOLLOW
+ * (ERR_IO). */
+NODISCARD enum err fs_open_regular(const char *path, int flags, int *fd_out, struct error *e);
 NODISCARD enum err fs_size(int fd, const char *name, uint64_t *out, struct error *e);
 
 /* Which file it is, and in which state: who writes to it changes mtime_ns and, whatever he does

@@ -228,17 +228,15 @@ static enum err parse_shard(struct safetensors *s, uint32_t shard, struct error 
 
 static enum err map_shard(struct shard *s, const char *path, struct error *e)
 {
-    AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return err_sys(e, errno, "%s", path);
+    AUTO_FD int fd = -1;
     struct stat st;
+    enum err rc = fs_open_regular(path, O_RDONLY, &fd, e);
+    if (rc || (rc = fs_identity(fd, path, &s->identity, e)))
+        return rc;
     if (fstat(fd, &st))
         return err_sys(e, errno, "%s", path);
-    if (!S_ISREG(st.st_mode) || st.st_size < 8)
+    if (st.st_size < 8)
         return err_set(e, ERR_FORMAT, "%s: not a safetensors file", path);
-    enum err rc = fs_identity(fd, path, &s->identity, e);
-    if (rc)
-        return rc;
     void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (p == MAP_FAILED)
         return err_sys(e, errno, "map %s", path);

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/auto.h"
@@ -13,20 +12,6 @@
 #include "sessions/store_internal.h"
 
 #define PIECE (256u << 10)
-
-static enum err open_file(const char *path, int *fd, struct error *e)
-{
-    struct stat sb;
-    AUTO_FD int f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (f < 0)
-        return err_sys(e, errno, "open %s", path);
-    if (fstat(f, &sb))
-        return err_sys(e, errno, "stat %s", path);
-    if (!S_ISREG(sb.st_mode))
-        return err_set(e, ERR_FORMAT, "%s is no file", path);
-    *fd = TAKE_FD(f);
-    return OK;
-}
 
 static enum err read_manifest(struct importer *x, struct archive_in *a, struct error *e)
 {
@@ -108,7 +93,7 @@ enum err importer_unpack(struct importer *x, struct error *e)
 {
     struct archive_in *a = NULL;
     AUTO_FD int fd = -1;
-    enum err rc = open_file(x->o->path, &fd, e);
+    enum err rc = fs_open_regular(x->o->path, O_RDONLY, &fd, e);
     if (rc || (rc = archive_in_open(fd, &a, e)))
         return rc;
     rc = unpack_all(x, a, e);

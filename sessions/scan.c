@@ -86,21 +86,15 @@ static enum err open_pack(struct store *st, int64_t id, int flags, int *fd, uint
                           struct pack_super *super, struct error *e)
 {
     char path[FS_PATH_BYTES];
-    struct stat sb;
+    uint64_t n_bytes;
+    AUTO_FD int f = -1;
     enum err rc = pack_path(st, id, path, sizeof path, e);
-    if (rc)
+    if (rc || (rc = fs_open_regular(path, flags | O_NOFOLLOW, &f, e)) ||
+        (rc = fs_size(f, path, &n_bytes, e)))
         return rc;
-    /* A fifo of this name must not stop the store. */
-    AUTO_FD int f = open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
-    if (f < 0)
-        return err_sys(e, errno, "open %s", path);
-    if (fstat(f, &sb))
-        return err_sys(e, errno, "stat %s", path);
-    if (!S_ISREG(sb.st_mode))
-        return err_set(e, ERR_FORMAT, "%s is no file", path);
     if ((rc = pack_read_super(st, f, super, e)))
         return err_wrap(e, rc, "%s", path);
-    *size = (uint64_t)sb.st_size;
+    *size = n_bytes;
     *fd = TAKE_FD(f);
     return OK;
 }
@@ -137,12 +131,11 @@ static enum err erase_pack(struct store *st, int64_t id, bool *erased, struct er
 {
     _Alignas(EXTENT_PAGE) uint8_t page[EXTENT_PAGE];
     char path[FS_PATH_BYTES];
-    struct stat sb;
+    AUTO_FD int fd = -1;
     enum err rc = pack_path(st, id, path, sizeof path, e);
     if (rc)
         return rc;
-    AUTO_FD int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
-    *erased = fd >= 0 && fstat(fd, &sb) == 0 && S_ISREG(sb.st_mode) &&
+    *erased = !fs_open_regular(path, O_RDWR | O_NOFOLLOW, &fd, NULL) &&
               !fs_pread(fd, path, page, sizeof page, 0, NULL) &&
               pack_super_is_of(page, st->space.uuid);
     if (!*erased)

@@ -229,6 +229,40 @@ static void test_network_file_systems(void **state)
     assert_int_equal(fs_is_network("/nonexistent", &network, NULL, &e), ERR_NOTFOUND);
 }
 
+/* What is no file waits for nobody and is not opened. */
+static void test_regular(void **state)
+{
+    static const char *const NO_FILES[] = {"a-folder", "a-pipe", "a-socket", "to-a-pipe"};
+    struct error e = {0};
+    int fd = -1;
+    (void)state;
+    assert_ok(fs_write_atomic(in_dir("a-file"), "x", 1, 0600, &e), &e);
+    assert_int_equal(mkdir(in_dir("a-folder"), 0700), 0);
+    assert_int_equal(mkfifo(in_dir("a-pipe"), 0600), 0);
+    assert_int_equal(symlink("a-pipe", in_dir("to-a-pipe")), 0);
+    assert_int_equal(symlink("a-file", in_dir("to-a-file")), 0);
+    assert_int_equal(mknod(in_dir("a-socket"), S_IFSOCK | 0600, 0), 0);
+    alarm(20); /* a hang ends the test */
+    for (size_t i = 0; i < sizeof NO_FILES / sizeof NO_FILES[0]; i++)
+        for (int mode = 0; mode < 3; mode++) {
+            static const int MODES[] = {O_RDONLY, O_WRONLY, O_RDWR};
+            e = (struct error){0};
+            assert_int_equal(fs_open_regular(in_dir(NO_FILES[i]), MODES[mode], &fd, &e),
+                             ERR_FORMAT);
+            assert_non_null(strstr(e.msg, "is no file"));
+            assert_int_equal(fd, -1);
+        }
+    alarm(0);
+    assert_int_equal(fs_open_regular(in_dir("nothing"), O_RDONLY, &fd, &e), ERR_NOTFOUND);
+    assert_int_equal(fs_open_regular(in_dir("to-a-file"), O_RDONLY | O_NOFOLLOW, &fd, &e),
+                     ERR_IO);
+    assert_int_equal(fd, -1);
+    assert_ok(fs_open_regular(in_dir("to-a-file"), O_RDONLY, &fd, &e), &e);
+    close(fd);
+    assert_ok(fs_open_regular(in_dir("a-file"), O_RDWR | O_NOFOLLOW, &fd, &e), &e);
+    close(fd);
+}
+
 static void test_places(void **state)
 {
     (void)state;
@@ -272,6 +306,7 @@ int main(void)
         cmocka_unit_test(test_positional),
         cmocka_unit_test(test_lock),
         cmocka_unit_test(test_network_file_systems),
+        cmocka_unit_test(test_regular),
         cmocka_unit_test(test_places),
     };
     return !!cmocka_run_group_tests(tests, make_dir, remove_dir);
