@@ -36,6 +36,7 @@ ROWS = [("call", .99), ("value just read", .95), ("list, read, answer", .90), ("
         ("recall of a result", .95), ("not there", .90), ("line just found", None), ("follow-up", None),
         ("long: call", None), ("long: value just read", None), ("long: list, read, answer", None),
         ("long: not there", None), ("long: line just found", None)]
+LONG_ROWS = ["recall of a fact", "recall of a result"]  # two a long session: half as many are enough
 
 
 class Agent:
@@ -155,7 +156,7 @@ class Sample:
     def ask_again(self, row, key, rest):
         self.grade(row, self.form(sessions.ASK, key), key + rest)
 
-    def run(self):
+    def run(self, with_long):
         kind = KINDS[self.seed // 2 % 4]
         self.begin()
         self.list_read(self.file(kind))
@@ -167,8 +168,9 @@ class Sample:
         f = self.file(kind)
         asked = self.read(f)
         self.ask_again("follow-up", *self.r.choice([x for x in f.facts if x[0] != asked]))
-        self.begin("long: ")
-        self.long()
+        if with_long:
+            self.begin("long: ")
+            self.long()
         self.end()
         self.agent.empty_folder()
         return self.results
@@ -225,19 +227,18 @@ def main():
     tally, begun, lock = collections.defaultdict(list), time.monotonic(), threading.Lock()
     seeds = itertools.count(a.first)
 
-    def enough():
-        return time.monotonic() > begun + 60 * a.minutes or all(
-            len(tally[row]) >= a.samples for row, must in ROWS if must)
+    def enough(rows):
+        return all(len(tally[row]) >= a.samples for row in rows)
 
     def work(job):
         with tempfile.TemporaryDirectory() as folder:
             agent = Agent(a.agentctl, folder, f"eval-{os.getpid()}-{job}")
             while True:
                 with lock:
-                    if enough():
+                    if time.monotonic() > begun + 60 * a.minutes or enough(r for r, must in ROWS if must):
                         break
-                    seed = next(seeds)
-                results = Sample(agent, seed, a.show).run()
+                    seed, with_long = next(seeds), not enough(LONG_ROWS)
+                results = Sample(agent, seed, a.show).run(with_long)
                 with lock:
                     for row, ok in results:
                         tally[row].append((ok, seed % 2))

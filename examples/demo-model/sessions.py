@@ -42,13 +42,15 @@ KINDS = ["config"] * 3 + ["log"] * 2 + ["csv"] + ["passwd"] * 2
 class Session:
     """Builds ids, weights (1 on the model's own tokens) and probes (start, length, tag, source)."""
 
-    def __init__(self, tokenizer, seed, held_out=False, context_weight=0.1):
+    def __init__(self, tokenizer, seed, held_out=False, context_weight=0.1, joined=0.3):
+        """joined: the share of values that are made of several parts."""
         self.tok, self.r, self.cw = tokenizer, random.Random(seed), context_weight
         self.w = Words(self.r, held_out)
-        self.world = World(self.r, self.w)
+        self.world = World(self.r, self.w, joined)
         self.ids, self.weights, self.probes = [], [], []
         self.known = []  # (key, rest, position, tag) that can be asked again
         self.absent = []
+        self.told = []  # (thing, word) of the user's facts
         self.end = 0  # where the session is full
 
     # ---- tape ------------------------------------------------------------------------------
@@ -209,14 +211,27 @@ class Session:
         self.says(prompts.answer(f.path), "listed", source)
 
     def user_fact(self, lines, follow, miss):
-        w, r = self.w, self.r
-        key = self.world.fresh(lambda: f"the {r.choice(THINGS)} of {w.word()}")
-        rest = " is " + self.world.value()
-        source = len(self.ids)
-        self.user(r.choice(REMEMBER).format(f=key + rest))
-        self.says(prompts.answer("OK."), "ok")
-        self.known.append((key, rest, source, "user"))
-        self.absent.append(self.world.fresh(lambda: f"the {r.choice(THINGS)} of {w.word()}"))
+        for _ in range(self.r.choice((1, 1, 2, 3))):
+            key, rest, source = self.fact_key(), " is " + self.world.value(), len(self.ids)
+            self.user(self.r.choice(REMEMBER).format(f=key + rest))
+            self.says(prompts.answer("OK."), "ok")
+            self.known.append((key, rest, source, "user"))
+        self.absent.append(self.fact_key())
+
+    def fact_key(self):
+        """Every second one begins or ends as one before it did: half a key must not be enough."""
+        def draw():
+            thing, word = r.choice(THINGS), self.w.word()
+            if self.told and r.random() < 0.5:
+                if r.random() < 0.7:
+                    thing = r.choice(self.told)[0]
+                else:
+                    word = r.choice(self.told)[1]
+            self.told.append((thing, word))
+            return f"the {thing} of {word}"
+
+        r = self.r
+        return self.world.fresh(draw)
 
     def recall(self, lines, follow, miss):
         r = self.r

@@ -46,7 +46,8 @@ def batch(tokenizer, recipe, phase, step):
     ids, weights, probes, T = [], [], [], shape["length"]
     for b in range(shape["batch"]):
         s = Session(tokenizer, f"{recipe['seed']}/{step}/{b}",
-                    context_weight=phase.get("context_weight", recipe["context_weight"]))
+                    context_weight=phase.get("context_weight", recipe["context_weight"]),
+                    joined=phase.get("joined", 0.3))
         tools = full_tools(r) if shape.get("full_tools") else None
         turns = {**phase.get("turns", {}), **shape.get("turns", {})}
         s.run(T + 1, turns, shape["lines"], shape["follow"], recipe["miss"], tools)
@@ -58,13 +59,14 @@ def batch(tokenizer, recipe, phase, step):
 
 def stretched(shape, ids, user_id, generator):
     """Positions [B, T] with gaps in front of some user turns, so that rotations of distances far
-    beyond the length of the batch are trained too; None without gaps. Gaps are even and begin at
-    even positions: a group of two tokens stays together."""
+    beyond the length of the batch are trained too; None without gaps. A sequence's gaps are shorter
+    than a power of two, 2 ** gap_bits at most. They are even and begin at even positions: a group of
+    two tokens stays together."""
     if torch.rand((), generator=generator) >= shape.get("stretch", 0):
         return None
     B, T = ids.shape
     jump = torch.zeros(B, T, dtype=torch.long)
-    longest = 2 ** torch.randint(4, 13, (B, 1), generator=generator)
+    longest = 2 ** torch.randint(4, shape.get("gap_bits", 12) + 1, (B, 1), generator=generator)
     size = (torch.rand(B, T, generator=generator) * longest).long() // 2 * 2
     for b, t in (ids == user_id).nonzero().tolist():
         jump[b, t + t % 2 if t + t % 2 < T else t] = size[b, t] if t + t % 2 < T else 0
@@ -183,6 +185,17 @@ class Training:
         return mean.item(), (loss.detach() * own).sum().item() / own.sum().item()
 
 
+    @torch.no_grad()
+    def hold_rotated(self):
+        """The rotated channels of the indexers' queries and keys are zero. With them a choice among
+        many rows is right at the distances that were trained and drops rows at others."""
+        for layer in self.model.layers:
+            if hasattr(layer.attn, "indexer"):
+                i, r = layer.attn.indexer, layer.attn.rope_dim
+                i.wq_b.weight.view(i.heads, i.dim, -1)[:, -r:] = 0
+                if hasattr(i, "wk"):
+                    i.wk.weight[-r:] = 0
+
     def index_step(self, phase):
         """One step of the indexers alone: their scores learn where the attention of the layers
         that share a selection goes. (KL divergence, share of the mass in the best rows.)"""
@@ -190,6 +203,7 @@ class Training:
         generator = torch.Generator().manual_seed(self.step)
         positions = stretched(shape, ids[:, :-1], self.tokenizer.special[prompts.USER], generator)
         record, loss, covered = {}, 0.0, []
+        self.hold_rotated()
         self.model(ids[:, :-1], record=record, positions=positions)
         for scores, mass in record.values():
             total = mass.sum(-1, keepdim=True)
@@ -204,6 +218,7 @@ class Training:
             if "indexer" not in name:
                 p.grad = None
         self.optimizer.step(rate(self.recipe, phase, self.optimizer.step_count, self.phase_step))
+        self.hold_rotated()
         self.step, self.phase_step, self.tokens = self.step + 1, self.phase_step + 1, self.tokens + ids[:, 1:].numel()
         return loss.item(), sum(covered) / len(covered)
 

@@ -32,8 +32,9 @@ class File:
 class World:
     """Makes files whose keys do not repeat within one session."""
 
-    def __init__(self, rng, words):
-        self.r, self.w, self.used = rng, words, set()
+    def __init__(self, rng, words, joined=0.3):
+        """joined: the share of values that are made of several parts."""
+        self.r, self.w, self.joined, self.used = rng, words, joined, set()
 
     def fresh(self, draw):
         while True:
@@ -53,9 +54,9 @@ class World:
 
     def value(self):
         r, w, k = self.r, self.w, self.r.random()
-        if k < 0.4:
+        if k < 4 / 7 * (1 - self.joined):
             return w.number()
-        if k < 0.7:
+        if k < 1 - self.joined:
             return w.word()
         return r.choice((lambda: w.word() + r.choice("-_.") + w.number(),
                          lambda: w.word() + "-" + w.word(),
