@@ -5,8 +5,8 @@
 Needs a running `agentd serve --model` with the checkpoint, and no other Python package. Every session is
 forked from one that has the system text, the tools and a greeting, so that these are computed once. A
 sample has files of its own, and sessions: short ones of one or two questions, and a long one in
-which two facts are told and files are read, listed and searched until 1,000 to 4,000 tokens lie behind;
-then it is asked for the facts, for two lines of the first file, and for what was never there. An answer
+which three facts are told and files are read, listed and searched until 1,000 to 4,000 tokens lie behind;
+then it is asked for the facts, for three lines of the first file, and for what was never there. An answer
 counts when it is, byte for byte, the one that the session generator would have given; a turn's calls,
 when they are exactly those. Half of the samples use words that are in no training list. Intervals are
 Wilson's, 95 %.
@@ -36,7 +36,7 @@ ROWS = [("call", .99), ("value just read", .95), ("list, read, answer", .90), ("
         ("recall of a result", .95), ("not there", .90), ("line just found", None), ("follow-up", None),
         ("long: call", None), ("long: value just read", None), ("long: list, read, answer", None),
         ("long: not there", None), ("long: line just found", None)]
-LONG_ROWS = ["recall of a fact", "recall of a result"]  # two a long session: half as many are enough
+LONG_ROWS = ["recall of a fact", "recall of a result"]  # three of each in a long session
 
 
 class Agent:
@@ -177,20 +177,21 @@ class Sample:
 
     def tell(self):
         key = self.world.fresh(lambda: f"the {self.r.choice(sessions.THINGS)} of {self.words.word()}")
-        rest = " is " + self.world.value()
+        rest = " is " + self.world.value() + self.r.choice(("", "."))
         self.grade("told", self.r.choice(sessions.REMEMBER).format(f=key + rest), "OK.")
         return key, rest
 
     def long(self):
         r = self.r
-        facts, first = [self.tell(), self.tell()], self.file(r.choice(KINDS))
+        facts, first = [self.tell() for _ in range(3)], self.file(r.choice(KINDS))
         asked = self.read(first)
         begun, far = self.tokens, r.randint(1000, 3900)
         while self.tokens - begun < far:
             r.choice((self.list_read, self.list_read, self.read_absent, self.grep, self.read))(self.file(r.choice(KINDS)))
         for fact in facts:
             self.ask_again("recall of a fact", *fact)
-        for fact in r.sample([x for x in first.facts if x[0] != asked], 2):
+        others = [x for x in first.facts if x[0] != asked]
+        for fact in r.sample(others, min(3, len(others))):
             self.ask_again("recall of a result", *fact)
         self.ask_again("not there", first.absent.pop(), sessions.MISSING)
 

@@ -1,7 +1,8 @@
 """Sessions: what the user asks, what the model does, what the tools say, with the graded spans.
 
 One rule for every answer about a key: say the key as the user said it, then quote what follows it
-where it stands - in the file, an earlier result, an earlier message - or say "is not there".
+where it stands, to the end of the line or the message - in the file, an earlier result, an earlier
+message - or say "is not there".
 A question that names a place to look is answered by a call; one that does not, from the context.
 """
 import random
@@ -19,7 +20,7 @@ ASK = ["What is {k}?", "And {k}?", "Tell me {k}.", "What about {k}?", "What was 
 LIST_READ = ["Read the {t} file in {d}: what is {k}?", "Look in {d} for the {t} file and tell me {k}.",
              "What is {k} in the {t} file in {d}?"]
 WHICH = ["Which {t} file is in {d}?", "What is the {t} file in {d}?"]
-REMEMBER = ["Remember: {f}.", "Remember that {f}.", "Note that {f}.", "Keep in mind that {f}."]
+REMEMBER = ["Remember: {f}", "Remember that {f}", "Note that {f}", "Keep in mind that {f}"]
 SYSTEMS = ["", "You are a helpful agent.", "You are an agent that works in a folder.", "Be brief."]
 THINGS = ["code", "door", "pin", "badge", "seat", "room", "port", "color", "number", "key"]
 SMALL_TALK = [("Hello", "Hello. Ask me about a file."), ("Hello.", "Hello. Ask me about a file."),
@@ -34,6 +35,7 @@ LINES = [("The {c} of the {n} {p} is {v}.", "{n} {p}",
           ["What is the {c} of the {n} {p}? Answer with the {c} alone.", "What is the {c} of the {n} {p}?"]),
          ("Remember: the {n} {c} is {v}.", "the {n} {c}", ["What is the {n} {c}?"])]
 MISSING = " is not there."
+FAR = 1024  # tokens of a session from which on something is told at its beginning
 QUOTED = 0.7
 BARE = 0.5
 KINDS = ["config"] * 3 + ["log"] * 2 + ["csv"] + ["passwd"] * 2
@@ -45,7 +47,7 @@ class Session:
     def __init__(self, tokenizer, seed, held_out=False, context_weight=0.1, joined=0.3):
         """joined: the share of values that are made of several parts."""
         self.tok, self.r, self.cw = tokenizer, random.Random(seed), context_weight
-        self.w = Words(self.r, held_out)
+        self.w = Words(self.r, held_out, ((), ()) if held_out else tokenizer.letters)
         self.world = World(self.r, self.w, joined)
         self.ids, self.weights, self.probes = [], [], []
         self.known = []  # (key, rest, position, tag) that can be asked again
@@ -212,16 +214,17 @@ class Session:
 
     def user_fact(self, lines, follow, miss):
         for _ in range(self.r.choice((1, 1, 2, 3))):
-            key, rest, source = self.fact_key(), " is " + self.world.value(), len(self.ids)
+            key, rest, source = self.fact_key(), " is " + self.world.value() + self.r.choice(("", ".")), len(self.ids)
             self.user(self.r.choice(REMEMBER).format(f=key + rest))
             self.says(prompts.answer("OK."), "ok")
             self.known.append((key, rest, source, "user"))
-        self.absent.append(self.fact_key())
+        if self.r.random() < 0.6:
+            self.absent.append(self.fact_key())
 
     def fact_key(self):
         """Every second one begins or ends as one before it did: half a key must not be enough."""
         def draw():
-            thing, word = r.choice(THINGS), self.w.word()
+            thing, word = r.choice(THINGS), self.w.word(behind_space=True)
             if self.told and r.random() < 0.5:
                 if r.random() < 0.7:
                     thing = r.choice(self.told)[0]
@@ -234,11 +237,15 @@ class Session:
         return self.world.fresh(draw)
 
     def recall(self, lines, follow, miss):
+        """What was told is little beside what was read, and asked for by itself: were it not, most
+        of the questions for a fact would be for one that was never told."""
         r = self.r
+        told = [i for i, entry in enumerate(self.known) if entry[3] == "user"]
         if self.absent and r.random() < miss:
             key, rest, source, tag = self.absent.pop(self.early(self.absent)), None, 0, "recall"
         elif self.known:
-            key, rest, source, tag = self.known.pop(self.early(self.known))
+            at = told[self.early(told)] if told and r.random() < 0.4 else self.early(self.known)
+            key, rest, source, tag = self.known.pop(at)
             tag = "recall:" + tag
         else:
             return
@@ -275,7 +282,7 @@ class Session:
         self.context(prompts.answer("I have read it."))
         r.shuffle(codes)
         for code in codes[: r.randint(2, 12)]:
-            rest = f" is {code['v']}"
+            rest = f" is {code['v']}."
             if r.random() < miss / 3:
                 code, rest = {**told, "n": self.world.fresh(w.name)}, None
             self.user(r.choice(ask).format(**code))
@@ -310,6 +317,8 @@ class Session:
             turns = {"report": 1}
         names, shares = list(turns), list(turns.values())
         self.open(tools, bare)
+        if n_tokens > FAR and turns.get("user_fact") and self.r.random() < 0.6:
+            self.user_fact(lines, follow, miss)  # what is asked from furthest back is what was told first
         while len(self.ids) < n_tokens:
             getattr(self, self.r.choices(names, shares)[0])(lines, follow, miss)
         return self

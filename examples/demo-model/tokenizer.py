@@ -7,6 +7,7 @@ So no merge joins a letter with anything else, but for a few words of the templa
 the space before them. `encode` covers ASCII text; other text the engine splits differently.
 """
 import collections
+import functools
 import json
 import re
 import unicodedata
@@ -118,6 +119,14 @@ class Tokenizer:
 
     def decode(self, ids):
         return b"".join(self.bytes[i] for i in ids).decode("utf-8", "replace")
+
+    @functools.cached_property
+    def letters(self):
+        """(tokens of two letters and more, those that are there with a space before them too)."""
+        texts = [b.decode("utf-8", "replace") for b in self.bytes[self.n_special :]]
+        plain, spaced = ([t.strip() for t in texts if len(t.strip()) > 1 and _LETTERS.fullmatch(t.strip())
+                          and (t[0] == " ") == with_space] for with_space in (False, True))
+        return plain, spaced
 
     def token_map(self):
         """For each id the number of its normal form, and how many numbers there are."""

@@ -60,13 +60,13 @@ def batch(tokenizer, recipe, phase, step):
 def stretched(shape, ids, user_id, generator):
     """Positions [B, T] with gaps in front of some user turns, so that rotations of distances far
     beyond the length of the batch are trained too; None without gaps. A sequence's gaps are shorter
-    than a power of two, 2 ** gap_bits at most. They are even and begin at even positions: a group of
-    two tokens stays together."""
+    than a power of two, 4,096 at most. They are even and begin at even positions: a group of two
+    tokens stays together."""
     if torch.rand((), generator=generator) >= shape.get("stretch", 0):
         return None
     B, T = ids.shape
     jump = torch.zeros(B, T, dtype=torch.long)
-    longest = 2 ** torch.randint(4, shape.get("gap_bits", 12) + 1, (B, 1), generator=generator)
+    longest = 2 ** torch.randint(4, 13, (B, 1), generator=generator)
     size = (torch.rand(B, T, generator=generator) * longest).long() // 2 * 2
     for b, t in (ids == user_id).nonzero().tolist():
         jump[b, t + t % 2 if t + t % 2 < T else t] = size[b, t] if t + t % 2 < T else 0
@@ -183,7 +183,6 @@ class Training:
         own = w == 1
         self.step, self.phase_step, self.tokens = self.step + 1, self.phase_step + 1, self.tokens + w.numel()
         return mean.item(), (loss.detach() * own).sum().item() / own.sum().item()
-
 
     @torch.no_grad()
     def hold_rotated(self):

@@ -53,16 +53,17 @@ class World:
         return self.w.word() if r.random() < 0.6 else r.choice(DIRS) + "/" + self.w.word()
 
     def value(self):
+        """Mostly it will stand behind a space."""
         r, w, k = self.r, self.w, self.r.random()
         if k < 4 / 7 * (1 - self.joined):
             return w.number()
         if k < 1 - self.joined:
-            return w.word()
-        return r.choice((lambda: w.word() + r.choice("-_.") + w.number(),
-                         lambda: w.word() + "-" + w.word(),
+            return w.word(behind_space=True)
+        return r.choice((lambda: w.word(behind_space=True) + r.choice("-_.") + w.number(),
+                         lambda: w.word(behind_space=True) + "-" + w.word(),
                          lambda: "/" + w.word() + "/" + w.word(),
-                         lambda: w.word() + ":" + w.number(),
-                         lambda: w.word() + " " + w.word()))()
+                         lambda: w.word(behind_space=True) + ":" + w.number(),
+                         lambda: w.word(behind_space=True) + " " + w.word(behind_space=True)))()
 
     def comment(self):
         return "# " + " ".join(self.w.word() for _ in range(self.r.randint(1, 4)))
