@@ -18,6 +18,11 @@ struct turn_extra {
 };
 NODISCARD enum err tape_take_turn(struct query *q, struct tape_turn *out, struct turn_extra *x,
                                   struct error *e);
+/* The turn of a session (by its num) with this id; *found says whether there is one. What *out
+ * points to lives as long as q, which this begins and the caller's AUTO(query) ends. */
+NODISCARD enum err tape_find_turn(struct query *q, struct store *st, int64_t session,
+                                  const char *id, bool *found, struct tape_turn *out,
+                                  struct turn_extra *x, struct error *e);
 /* tape_commit without its transaction, at the time that is given: for a caller that has begun
  * one and ends it. After an error it has to be rolled back. */
 NODISCARD enum err tape_apply(struct store *st, const struct tape_commit *c, uint64_t now_ms,

@@ -97,6 +97,21 @@ enum err tape_take_turn(struct query *q, struct tape_turn *out, struct turn_extr
     return OK;
 }
 
+enum err tape_find_turn(struct query *q, struct store *st, int64_t session, const char *id,
+                        bool *found, struct tape_turn *out, struct turn_extra *x,
+                        struct error *e)
+{
+    enum err rc = query_init(
+        q, &st->db, "SELECT " TURN_COLS ", tag FROM turns WHERE session = ? AND id = ?", e);
+    if (rc)
+        return rc;
+    query_int(q, session);
+    query_text(q, id);
+    if ((rc = query_step(q, found, e)) || !*found)
+        return rc;
+    return tape_take_turn(q, out, x, e);
+}
+
 /* ---- path of a session ------------------------------------------------------------------- */
 
 enum err tape_path_of(struct store *st, const char *session, struct strand_path *out,
@@ -329,16 +344,11 @@ static enum err check_turn_calls(struct store *st, const struct session_row *s,
                                  const char *turn, struct error *e)
 {
     AUTO(query) struct query q = {0};
-    enum err rc = query_init(
-        &q, &st->db, "SELECT " TURN_COLS ", tag FROM turns WHERE session = ? AND id = ?", e);
-    if (rc)
-        return rc;
-    query_int(&q, s->num);
-    query_text(&q, turn);
     bool found;
     struct tape_turn t;
     struct turn_extra x;
-    if ((rc = query_step(&q, &found, e)) || !found || (rc = tape_take_turn(&q, &t, &x, e)))
+    enum err rc = tape_find_turn(&q, st, s->num, turn, &found, &t, &x, e);
+    if (rc || !found)
         return rc;
     AUTO(query) struct query c = {0};
     if ((rc = query_init(&c, &st->db,

@@ -116,21 +116,13 @@ enum err tape_put_turn(struct tape_work *w, struct error *e)
         return OK;
     AUTO(query) struct query q = {0};
     bool found;
-    enum err rc = query_init(
-        &q, &w->st->db, "SELECT " TURN_COLS ", tag FROM turns WHERE session = ? AND id = ?", e);
-    if (rc)
-        return rc;
-    query_int(&q, w->session.num);
-    query_text(&q, given->id);
-    if ((rc = query_step(&q, &found, e)) || (rc = params_write(w, given, e)))
+    struct tape_turn t = *given, old;
+    struct turn_extra x;
+    enum err rc = tape_find_turn(&q, w->st, w->session.num, given->id, &found, &old, &x, e);
+    if (rc || (rc = params_write(w, given, e)))
         return rc;
     if (!found)
         return turn_insert(w, given, e);
-    struct tape_turn t, old;
-    struct turn_extra x;
-    if ((rc = tape_take_turn(&q, &old, &x, e)))
-        return rc;
-    t = *given;
     w->session.n_unfinished -= !old.finished;
     w->session.n_unfinished += !t.finished;
     t.client_message = old.client_message;
@@ -146,16 +138,11 @@ enum err tape_put_turn(struct tape_work *w, struct error *e)
 enum err tape_count_call(struct tape_work *w, const char *turn, struct error *e)
 {
     AUTO(query) struct query q = {0};
-    enum err rc = query_init(
-        &q, &w->st->db, "SELECT " TURN_COLS ", tag FROM turns WHERE session = ? AND id = ?", e);
-    if (rc)
-        return rc;
-    query_int(&q, w->session.num);
-    query_text(&q, turn);
     bool found;
     struct tape_turn t;
     struct turn_extra x;
-    if ((rc = query_step(&q, &found, e)) || !found || (rc = tape_take_turn(&q, &t, &x, e)))
+    enum err rc = tape_find_turn(&q, w->st, w->session.num, turn, &found, &t, &x, e);
+    if (rc || !found)
         return rc;
     x.n_calls++;
     return turn_write(w, &t, x, e);
