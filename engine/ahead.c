@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/forward_engram.h"
+
 /* ---- putting aside ------------------------------------------------------------------------
  */
 
@@ -173,11 +175,6 @@ bool ahead_is_due(const struct model_seq *s)
     return a && !a->stopped && s->work.kind == WORK_NONE && a->n_ids - a->done >= least;
 }
 
-static const uint32_t *ngram_history(struct model_seq *s)
-{
-    return s->history + (CONFIG_MAX_NGRAM - model_of_seq(s)->config.engram_ngram);
-}
-
 struct run ahead_run(struct model_seq *s, uint32_t most)
 {
     struct ahead *a = s->ahead;
@@ -185,7 +182,7 @@ struct run ahead_run(struct model_seq *s, uint32_t most)
     struct run r = {.seq = &s->seq,
                     .kv = &s->kv,
                     .ids = a->ids + a->done,
-                    .history = ngram_history(s),
+                    .history = forward_engram_history(model_of_seq(s), s->history),
                     .pos0 = s->kv.n_tokens,
                     .n = left < most ? (uint32_t)left : most,
                     .is_chunk = true};
@@ -232,7 +229,7 @@ struct run ahead_run_above(struct model_seq *s, uint32_t history[CONFIG_MAX_NGRA
     struct run r = {.seq = &s->seq,
                     .kv = &s->kv,
                     .ids = a->ids + (first - start),
-                    .history = history + (CONFIG_MAX_NGRAM - m->config.engram_ngram),
+                    .history = forward_engram_history(m, history),
                     .pos0 = first,
                     .n = (uint32_t)(end - first),
                     .from = {UINT64_MAX, UINT64_MAX, first},

@@ -12,6 +12,13 @@
 
 #include "engine/forward.h"
 
+/* What struct run calls its history, of the last ids that a sequence keeps for any n-gram. */
+static inline const uint32_t *forward_engram_history(const struct model *m,
+                                                     const uint32_t last[CONFIG_MAX_NGRAM - 1])
+{
+    return last + (CONFIG_MAX_NGRAM - m->config.engram_ngram);
+}
+
 /* Starts to read the rows of the tokens ids[at], ids[at + 1] .. ids[at + n - 1]; before ids[0]
  * comes the history, as in struct run. */
 void forward_engram_prefetch(struct model *m, const uint32_t *history, const uint32_t *ids,

@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "engine/ahead.h"
+#include "engine/forward_engram.h"
 
 /* ---- events -------------------------------------------------------------------------------
  */
@@ -50,8 +51,7 @@ struct run part_run(struct model_seq *s, const uint32_t *ids, uint64_t pos0, uin
     struct run r = {.seq = &s->seq,
                     .kv = &s->kv,
                     .ids = ids,
-                    .history = history_of(s) +
-                               (CONFIG_MAX_NGRAM - model_of_seq(s)->config.engram_ngram),
+                    .history = forward_engram_history(model_of_seq(s), history_of(s)),
                     .pos0 = pos0,
                     .n = n,
                     .replay = s->work.kind == WORK_REBUILD,

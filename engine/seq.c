@@ -143,8 +143,8 @@ enum err model_seq_input(struct seq *seq, const uint32_t *ids, uint64_t n,
     memcpy(q.from, q.lo, sizeof(q.from));
     s->work = q;
     if (!s->ahead)
-        forward_engram_prefetch(m, s->history + (CONFIG_MAX_NGRAM - m->config.engram_ngram),
-                                q.ids, 0, n < m->chunk_tokens ? n : m->chunk_tokens);
+        forward_engram_prefetch(m, forward_engram_history(m, s->history), q.ids, 0,
+                                n < m->chunk_tokens ? n : m->chunk_tokens);
     return OK;
 }
 
