@@ -45,6 +45,12 @@ int evals_fail(const struct command *c, enum err rc, const struct error *e)
     return exit_code(rc);
 }
 
+int evals_fail_files(const struct command *c, enum err rc, const struct error *e)
+{
+    int code = evals_fail(c, rc, e);
+    return rc == ERR_CONFLICT ? EVALS_PROVENANCE : code;
+}
+
 int evals_parse(const struct command *c, int argc, char **argv, void *values,
                 struct options *out)
 {

@@ -58,5 +58,7 @@ int evals_wake_fd(void);
 NODISCARD enum err evals_interrupted(int wake_fd, enum err rc, struct error *e);
 /* Prints "agentd-evals VERB: message" and returns the exit code for rc. */
 int evals_fail(const struct command *c, enum err rc, const struct error *e);
+/* The same for a verb that reads a suite's or a run's files, where a conflict is one of them. */
+int evals_fail_files(const struct command *c, enum err rc, const struct error *e);
 
 #endif

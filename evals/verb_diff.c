@@ -235,8 +235,5 @@ int evals_diff(int argc, char **argv)
     if (code != EVALS_GO_ON)
         return code;
     enum err rc = compare_runs(o.args[0], o.args[1], &e);
-    if (!rc)
-        return EVALS_DONE;
-    code = evals_fail(&evals_diff_command, rc, &e);
-    return rc == ERR_CONFLICT ? EVALS_PROVENANCE : code;
+    return rc ? evals_fail_files(&evals_diff_command, rc, &e) : EVALS_DONE;
 }

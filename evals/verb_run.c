@@ -106,8 +106,5 @@ int evals_run(int argc, char **argv)
     if (!rc)
         printf("%llu samples, %llu asked now, every ledger adds up\n",
                (unsigned long long)counts.n, (unsigned long long)counts.n_asked);
-    if (!rc)
-        return EVALS_DONE;
-    code = evals_fail(&evals_run_command, rc, &e);
-    return rc == ERR_CONFLICT ? EVALS_PROVENANCE : code;
+    return rc ? evals_fail_files(&evals_run_command, rc, &e) : EVALS_DONE;
 }

@@ -86,10 +86,8 @@ int evals_score(int argc, char **argv)
     enum err rc = score_run(o.args[0], s.answers, &counts, &results, &e);
     if (!rc)
         rc = print(&s, results, &e);
-    if (rc) {
-        code = evals_fail(&evals_score_command, rc, &e);
-        return rc == ERR_CONFLICT ? EVALS_PROVENANCE : code;
-    }
+    if (rc)
+        return evals_fail_files(&evals_score_command, rc, &e);
     if (!counts.n_missing)
         return EVALS_DONE;
     fprintf(stderr, "agentd-evals score: %llu of %llu samples have no answer\n",

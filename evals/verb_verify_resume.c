@@ -322,10 +322,9 @@ int evals_verify_resume(int argc, char **argv)
     if (!rc)
         rc = v.suite ? run_suite_cells(&v, wake, results, &equal, &e)
                      : run_all(&v, &lengths, &positions, wake, results, &equal, &e);
-    if ((rc = evals_interrupted(wake, rc, &e))) {
-        code = evals_fail(&evals_verify_resume_command, rc, &e);
-        return v.suite && rc == ERR_CONFLICT ? EVALS_PROVENANCE : code;
-    }
+    if ((rc = evals_interrupted(wake, rc, &e)))
+        return v.suite ? evals_fail_files(&evals_verify_resume_command, rc, &e)
+                       : evals_fail(&evals_verify_resume_command, rc, &e);
     if (v.json)
         json_dumpf(results, stdout, JSON_INDENT(1));
     if (!equal)
